@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `slacktier` command: the one place where the parts meet."""
