@@ -17,7 +17,7 @@ LIBRARY: Final = Path(__file__).with_name("libslacktier_io.so")
 class CLayout(ctypes.Structure):
     """st_layout in st_page.h."""
 
-    _fields_ = [  # noqa: RUF012 - the name and form that ctypes asks for
+    _fields_ = [
         ("row_count", c_uint64),
         ("page_count", c_uint64),
         ("payload_bytes", c_uint32),
