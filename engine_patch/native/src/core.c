@@ -1,0 +1,610 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank's lookups: the pass over a step's row ids, waiting, gathering, and what changes between steps. */
+#include "core.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+    PREFETCH_AHEAD = 12,
+    PUBLISH_EVERY = 32,       /* reads handed over while the pass still runs */
+    PUBLISH_AT_END_FROM = 4096 /* lookups; a prefill chunk gains more from page deduplication than from a head start */
+};
+
+static const uint64_t spin_before_ns = 60000; /* a sleeper wakes up to this late */
+
+/* ---- step-local hash table: key -> value, emptied by changing the generation ---- */
+
+typedef struct table_entry {
+    uint32_t key, value, generation;
+} table_entry;
+
+struct st_table {
+    uint32_t generation;
+    uint32_t mask; /* of the pass in progress: small passes stay in cache */
+    uint64_t capacity;
+    table_entry entries[];
+};
+
+static uint64_t power_of_two_from(uint64_t least) {
+    uint64_t size = 16;
+    while (size < least)
+        size *= 2;
+    return size;
+}
+
+/* Memory that costs nothing until it is touched. */
+static void *map_lazily(uint64_t byte_count) {
+    void *memory = mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static struct st_table *table_open(uint64_t keys_max) {
+    uint64_t capacity = power_of_two_from(2 * keys_max);
+    struct st_table *table = map_lazily(sizeof *table + capacity * sizeof(table_entry));
+    if (table)
+        table->capacity = capacity;
+    return table;
+}
+
+static void table_close(struct st_table *table) {
+    if (table)
+        munmap(table, sizeof *table + table->capacity * sizeof(table_entry));
+}
+
+static void table_reset(struct st_table *table, uint64_t keys_max) {
+    table->mask = (uint32_t)(power_of_two_from(2 * keys_max) - 1);
+    if (++table->generation == 0) {
+        memset(table->entries, 0, table->capacity * sizeof(table_entry));
+        table->generation = 1;
+    }
+}
+
+/* The entry of key: filled if entry->generation is the table's, else free to be taken with table_take. */
+static table_entry *table_find(struct st_table *table, uint32_t key) {
+    uint32_t at = key * 0x9E3779B1u;
+    at = (at ^ at >> 15) & table->mask;
+    while (table->entries[at].generation == table->generation && table->entries[at].key != key)
+        at = (at + 1) & table->mask;
+    return &table->entries[at];
+}
+
+static void table_take(struct st_table *table, table_entry *entry, uint32_t key, uint32_t value) {
+    *entry = (table_entry){key, value, table->generation};
+}
+
+/* ---- open and close ---- */
+
+static void layer_free(st_core *core, st_layer *layer) {
+    for (uint32_t i = 0; i < layer->source_count; i++)
+        st_source_close(layer->sources[i]);
+    st_directory_close(&layer->directory);
+    if (layer->cache)
+        munmap(layer->cache, layer->cache_map_bytes);
+    if (layer->refs)
+        munmap(layer->refs, core->lookups_max * sizeof *layer->refs);
+    if (layer->wants)
+        munmap(layer->wants, core->lookups_max * sizeof *layer->wants);
+    if (layer->reads)
+        munmap(layer->reads, core->lookups_max * sizeof *layer->reads);
+    if (layer->spill)
+        munmap(layer->spill, core->lookups_max * st_row_bytes(&layer->layout));
+    pthread_mutex_destroy(&layer->fault_lock);
+}
+
+static int same_geometry(const st_layout *a, const st_layout *b) {
+    return a->row_count == b->row_count && a->payload_bytes == b->payload_bytes && a->scale_bytes == b->scale_bytes &&
+           a->layer_id == b->layer_id;
+}
+
+static int sources_valid(st_source *const *sources, uint32_t count) {
+    if (count == 0 || count > ST_REPLICAS_MAX)
+        return 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (!sources[i] || !same_geometry(&sources[i]->layout, &sources[0]->layout))
+            return 0;
+    return 1;
+}
+
+static int cache_open(st_layer *layer, uint64_t cache_rows, st_directory *directory, uint8_t **cache,
+                      uint64_t *map_bytes) {
+    int rc = st_directory_open(directory, cache_rows);
+    *cache = NULL;
+    *map_bytes = (uint64_t)directory->set_count * ST_WAYS * st_row_bytes(&layer->layout);
+    if (rc == 0 && *map_bytes && !(*cache = map_lazily(*map_bytes))) {
+        st_directory_close(directory);
+        rc = -ENOMEM;
+    }
+    if (*cache)
+        madvise(*cache, *map_bytes, MADV_HUGEPAGE);
+    return rc;
+}
+
+static int layer_init(st_core *core, st_layer *layer, const st_layer_config *config) {
+    pthread_mutex_init(&layer->fault_lock, NULL);
+    if (!sources_valid(config->sources, config->source_count))
+        return -EINVAL;
+    layer->layout = config->sources[0]->layout;
+    for (uint32_t i = 0; i < config->source_count; i++) {
+        layer->sources[i] = config->sources[i];
+        st_source_retain(layer->sources[i]);
+    }
+    layer->source_count = config->source_count;
+    layer->cache_rows = config->cache_rows;
+    layer->refs = map_lazily(core->lookups_max * sizeof *layer->refs);
+    layer->wants = map_lazily(core->lookups_max * sizeof *layer->wants);
+    layer->reads = map_lazily(core->lookups_max * sizeof *layer->reads);
+    layer->spill = map_lazily(core->lookups_max * st_row_bytes(&layer->layout));
+    if (!layer->refs || !layer->wants || !layer->reads || !layer->spill)
+        return -ENOMEM;
+    return cache_open(layer, config->cache_rows, &layer->directory, &layer->cache, &layer->cache_map_bytes);
+}
+
+/* The table of files that readers register with their rings. */
+static int list_files(st_core *core) {
+    uint32_t count = 0;
+    int *files = malloc(sizeof(int) * ST_LAYERS_MAX * ST_REPLICAS_MAX * ST_STRIPES_MAX);
+    if (!files)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < core->layer_count; k++) {
+        st_layer *layer = &core->layers[k];
+        for (uint32_t r = 0; r < layer->source_count; r++) {
+            const st_source *source = layer->sources[r];
+            layer->fixed_base[r] = count;
+            for (uint32_t i = 0; source->kind == ST_SOURCE_FILES && i < source->layout.stripe_count; i++)
+                files[count++] = source->fds[i];
+        }
+    }
+    free(core->files);
+    core->files = files;
+    core->file_count = count;
+    core->files_generation++;
+    return 0;
+}
+
+int st_core_open(const st_core_config *config, const st_layer_config *layers, st_core **out) {
+    if (config->layer_count == 0 || config->layer_count > ST_LAYERS_MAX || config->tp == 0 ||
+        config->rank >= config->tp || config->lookups_max == 0 || config->lookups_max >= ST_SPILL_BIT ||
+        config->queue_depth == 0 || config->queue_depth > 4096 || config->io_threads > 256 ||
+        config->backend > ST_BACKEND_POSIX)
+        return -EINVAL;
+    st_core *core = aligned_alloc(64, (sizeof *core + 63) / 64 * 64);
+    if (!core)
+        return -ENOMEM;
+    memset(core, 0, sizeof *core);
+    core->layer_count = config->layer_count;
+    core->rank = config->rank;
+    core->tp = config->tp;
+    core->queue_depth = config->queue_depth;
+    core->spin_us = config->spin_us;
+    core->lookups_max = config->lookups_max;
+    core->page_table = table_open(config->lookups_max);
+    core->row_table = table_open(config->lookups_max);
+    core->layers = aligned_alloc(64, config->layer_count * sizeof *core->layers);
+    int rc = core->page_table && core->row_table && core->layers ? 0 : -ENOMEM;
+    if (core->layers)
+        memset(core->layers, 0, config->layer_count * sizeof *core->layers);
+    for (uint32_t k = 0; rc == 0 && k < core->layer_count; k++)
+        rc = layer_init(core, &core->layers[k], &layers[k]);
+    if (rc == 0)
+        rc = list_files(core);
+    if (rc == 0)
+        rc = st_readers_start(core, config->io_threads, config->backend);
+    if (rc < 0) {
+        st_core_close(core);
+        return rc;
+    }
+    *out = core;
+    return 0;
+}
+
+void st_core_close(st_core *core) {
+    if (!core)
+        return;
+    if (core->readers)
+        st_readers_stop(core);
+    for (uint32_t k = 0; core->layers && k < core->layer_count; k++)
+        layer_free(core, &core->layers[k]);
+    table_close(core->page_table);
+    table_close(core->row_table);
+    free(core->layers);
+    free(core->files);
+    free(core);
+}
+
+st_backend st_core_backend(const st_core *core, int *reason) {
+    *reason = core->backend_reason;
+    return core->backend;
+}
+
+/* ---- the pass ---- */
+
+static void publish(st_core *core, st_layer *layer, uint32_t already) {
+    if (already == layer->read_count)
+        return;
+    if (core->first_ns == 0)
+        core->first_ns = st_now_ns();
+    __atomic_store_n(&layer->published, st_position_of(core->step, layer->read_count), __ATOMIC_RELEASE);
+    st_readers_notify(core, layer->read_count - already);
+}
+
+/* Add a row to the read of its page; a read that was handed over already is left alone and a new one made. */
+static void add_want(st_core *core, st_layer *layer, uint32_t row_id, uint32_t dest, uint32_t published) {
+    uint32_t page_id = row_id / layer->layout.rows_per_page;
+    uint32_t want = layer->want_count++;
+    table_entry *entry = table_find(core->page_table, page_id);
+    if (entry->generation == core->page_table->generation && entry->value >= published) {
+        st_page_read *read = &layer->reads[entry->value];
+        layer->wants[want] = (st_want){row_id, dest, read->first_want};
+        read->first_want = want;
+        return;
+    }
+    layer->wants[want] = (st_want){row_id, dest, ST_END};
+    layer->reads[layer->read_count] = (st_page_read){page_id, want, 0};
+    table_take(core->page_table, entry, page_id, layer->read_count++);
+}
+
+/* A row that gets no cache slot: once per step all the same. */
+static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint32_t published) {
+    table_entry *entry = table_find(core->row_table, row_id);
+    if (entry->generation == core->row_table->generation) {
+        layer->result.repeats++;
+        return entry->value;
+    }
+    uint32_t dest = layer->spill_count++ | ST_SPILL_BIT;
+    table_take(core->row_table, entry, row_id, dest);
+    layer->result.misses++;
+    add_want(core, layer, row_id, dest, published);
+    return dest;
+}
+
+static uint32_t look_up(st_core *core, st_layer *layer, uint32_t row_id, uint32_t published) {
+    if (layer->directory.set_count == 0)
+        return spill_row(core, layer, row_id, published);
+    st_lookup_answer answer = st_directory_claim(&layer->directory, row_id, core->step);
+    switch (answer.kind) {
+    case ST_HIT:
+        layer->result.hits++;
+        return answer.slot;
+    case ST_REPEAT:
+        layer->result.repeats++;
+        return answer.slot;
+    case ST_MISS:
+        layer->result.misses++;
+        add_want(core, layer, row_id, answer.slot, published);
+        return answer.slot;
+    case ST_FULL:
+        break;
+    }
+    return spill_row(core, layer, row_id, published);
+}
+
+static int owned(const st_core *core, int64_t row_id) {
+    return row_id >= 0 && (core->tp == 1 || (uint32_t)row_id % core->tp == core->rank);
+}
+
+static void pass(st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count) {
+    uint32_t published = 0;
+    int publish_early = count < PUBLISH_AT_END_FROM;
+    table_reset(core->page_table, count);
+    table_reset(core->row_table, count);
+    for (uint64_t i = 0; i < count; i++) {
+        if (layer->directory.set_count && i + PREFETCH_AHEAD < count && row_ids[i + PREFETCH_AHEAD] >= 0)
+            st_directory_prefetch(&layer->directory, (uint32_t)row_ids[i + PREFETCH_AHEAD]);
+        if (!owned(core, row_ids[i])) {
+            layer->refs[i] = ST_NO_ROW;
+            continue;
+        }
+        layer->result.owned++;
+        layer->refs[i] = look_up(core, layer, (uint32_t)row_ids[i], published);
+        if (publish_early && layer->read_count - published >= PUBLISH_EVERY) {
+            publish(core, layer, published);
+            published = layer->read_count;
+        }
+    }
+    publish(core, layer, published);
+}
+
+static int ids_valid(const st_core *core, const int64_t *const *row_ids, const uint64_t *counts) {
+    for (uint32_t k = 0; k < core->layer_count; k++) {
+        int64_t row_count = (int64_t)core->layers[k].layout.row_count;
+        int bad = 0;
+        for (uint64_t i = 0; i < counts[k]; i++)
+            bad |= row_ids[k][i] < -1 || row_ids[k][i] >= row_count;
+        if (bad)
+            return 0;
+    }
+    return 1;
+}
+
+static int in_flight(const st_core *core) {
+    for (uint32_t k = 0; k < core->layer_count; k++)
+        if (__atomic_load_n(&core->layers[k].done, __ATOMIC_ACQUIRE) != core->layers[k].read_count)
+            return 1;
+    return 0;
+}
+
+static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
+    layer->lookup_count = lookup_count;
+    layer->want_count = layer->read_count = layer->spill_count = 0;
+    layer->release_ns = 0;
+    layer->result = (st_layer_result){.lookups = lookup_count};
+    layer->evictions_before = layer->directory.evictions;
+    layer->done = 0;
+    layer->wake_at = UINT32_MAX;
+    layer->retries = 0;
+    layer->failed_reads = 0;
+    __atomic_store_n(&layer->published, st_position_of(core->step, 0), __ATOMIC_RELEASE);
+    __atomic_store_n(&layer->claimed, st_position_of(core->step, 0), __ATOMIC_RELEASE);
+}
+
+/* Ask each emulated device once for all of its layers: layers in order, so the first goes first. */
+static int submit_delays(st_core *core) {
+    uint64_t pages[ST_LAYERS_MAX], release_ns[ST_LAYERS_MAX];
+    uint32_t members[ST_LAYERS_MAX];
+    uint8_t submitted[ST_LAYERS_MAX] = {0};
+    for (uint32_t k = 0; k < core->layer_count; k++) {
+        st_delay_device *device = core->layers[k].sources[0]->delay;
+        uint32_t count = 0;
+        if (!device || submitted[k])
+            continue;
+        for (uint32_t j = k; j < core->layer_count; j++) {
+            st_delay_device *other = core->layers[j].sources[0]->delay;
+            if (!other || !st_delay_same(device, other))
+                continue;
+            submitted[j] = 1;
+            members[count] = j;
+            pages[count++] = core->layers[j].read_count;
+        }
+        uint64_t now_ns = core->first_ns ? core->first_ns : st_now_ns();
+        int rc = st_delay_submit(device, now_ns, pages, count, release_ns);
+        if (rc < 0)
+            return rc;
+        for (uint32_t i = 0; i < count; i++)
+            core->layers[members[i]].release_ns = pages[i] ? release_ns[i] : 0;
+    }
+    return 0;
+}
+
+int st_step_begin(st_core *core, const int64_t *const *row_ids, const uint64_t *counts) {
+    if (core->in_step || (core->draining && in_flight(core)))
+        return -EBUSY;
+    for (uint32_t k = 0; k < core->layer_count; k++)
+        if (counts[k] > core->lookups_max)
+            return -E2BIG;
+    if (!ids_valid(core, row_ids, counts))
+        return -ERANGE;
+    core->draining = 0;
+    if (++core->step == 0)
+        core->step = 1;
+    core->begin_ns = st_now_ns();
+    core->first_ns = 0;
+    core->in_step = 1;
+    for (uint32_t k = 0; k < core->layer_count; k++)
+        layer_reset(core, &core->layers[k], counts[k]);
+    for (uint32_t k = 0; k < core->layer_count; k++)
+        pass(core, &core->layers[k], row_ids[k], counts[k]);
+    int rc = submit_delays(core);
+    if (rc < 0)
+        st_step_end(core);
+    return rc;
+}
+
+/* ---- wait, gather, end ---- */
+
+void st_sleep_until(uint64_t until_ns) {
+    uint64_t now_ns = st_now_ns();
+    if (until_ns > now_ns + spin_before_ns) {
+        uint64_t sleep_ns = until_ns - spin_before_ns;
+        struct timespec at = {(time_t)(sleep_ns / 1000000000u), (long)(sleep_ns % 1000000000u)};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+            ;
+    }
+    while (st_now_ns() < until_ns)
+        __builtin_ia32_pause();
+}
+
+static int wait_done(st_layer *layer, uint64_t deadline_ns) {
+    uint32_t total = layer->read_count;
+    __atomic_store_n(&layer->wake_at, total, __ATOMIC_SEQ_CST);
+    for (;;) {
+        uint32_t done = __atomic_load_n(&layer->done, __ATOMIC_SEQ_CST);
+        if (done == total)
+            return 0;
+        uint64_t now_ns = st_now_ns();
+        if (now_ns >= deadline_ns)
+            return -ETIMEDOUT;
+        st_futex_wait(&layer->done, done, deadline_ns - now_ns);
+    }
+}
+
+int st_step_wait(st_core *core, uint32_t index, uint64_t timeout_ns, st_layer_result *result) {
+    if (index >= core->layer_count || !core->in_step)
+        return -EINVAL;
+    st_layer *layer = &core->layers[index];
+    uint64_t start_ns = st_now_ns();
+    uint64_t deadline_ns = start_ns + timeout_ns;
+    int rc = wait_done(layer, deadline_ns);
+    if (rc == 0 && layer->release_ns > deadline_ns)
+        rc = -ETIMEDOUT;
+    if (rc == 0 && layer->release_ns)
+        st_sleep_until(layer->release_ns);
+    if (rc == 0 && __atomic_load_n(&layer->failed_reads, __ATOMIC_ACQUIRE))
+        rc = layer->fault.error;
+    if (rc == -ETIMEDOUT)
+        layer->stats.timeouts++;
+    st_layer_result *mine = &layer->result;
+    mine->wait_ns = st_now_ns() - start_ns;
+    mine->pages = layer->read_count;
+    mine->spills = layer->directory.set_count ? layer->spill_count : 0;
+    mine->retries = __atomic_load_n(&layer->retries, __ATOMIC_RELAXED);
+    if (layer->read_count && rc == 0) {
+        uint64_t arrived_ns = __atomic_load_n(&layer->last_done_ns, __ATOMIC_RELAXED);
+        if (layer->release_ns > arrived_ns)
+            arrived_ns = layer->release_ns;
+        mine->resolve_ns = core->first_ns - core->begin_ns;
+        mine->read_ns = arrived_ns - core->first_ns;
+        mine->arrived_ns = arrived_ns - core->begin_ns;
+    }
+    *result = *mine;
+    return rc;
+}
+
+int st_step_gather(st_core *core, uint32_t index, uint8_t *out, uint64_t stride) {
+    if (index >= core->layer_count || !core->in_step)
+        return -EINVAL;
+    st_layer *layer = &core->layers[index];
+    uint64_t row_bytes = st_row_bytes(&layer->layout);
+    if (stride < row_bytes)
+        return -EINVAL;
+    /* Only after everything arrived and was checked: a caller that skipped the wait gets an error, not old bytes. */
+    if (__atomic_load_n(&layer->done, __ATOMIC_ACQUIRE) != layer->read_count || layer->failed_reads)
+        return -EAGAIN;
+    for (uint64_t i = 0; i < layer->lookup_count; i++, out += stride) {
+        if (i + PREFETCH_AHEAD < layer->lookup_count && layer->refs[i + PREFETCH_AHEAD] != ST_NO_ROW)
+            __builtin_prefetch(st_dest(layer, layer->refs[i + PREFETCH_AHEAD]));
+        if (layer->refs[i] == ST_NO_ROW)
+            memset(out, 0, row_bytes);
+        else
+            memcpy(out, st_dest(layer, layer->refs[i]), row_bytes);
+    }
+    return 0;
+}
+
+/* Rows whose bytes did not arrive leave the directory, so that no later step takes the slot for a hit. */
+static void forget_missing(st_layer *layer, int whole_step) {
+    for (uint32_t i = 0; i < layer->read_count; i++) {
+        if (!whole_step && !layer->reads[i].failed)
+            continue;
+        for (uint32_t w = layer->reads[i].first_want; w != ST_END; w = layer->wants[w].next)
+            if (!(layer->wants[w].dest & ST_SPILL_BIT))
+                st_directory_forget(&layer->directory, layer->wants[w].dest);
+    }
+}
+
+static void count_step(st_layer *layer) {
+    st_layer_stats *stats = &layer->stats;
+    stats->steps++;
+    stats->lookups += layer->result.lookups;
+    stats->owned += layer->result.owned;
+    stats->hits += layer->result.hits;
+    stats->repeats += layer->result.repeats;
+    stats->misses += layer->result.misses;
+    stats->pages += layer->read_count;
+    stats->spills += layer->directory.set_count ? layer->spill_count : 0;
+    stats->evictions += layer->directory.evictions - layer->evictions_before;
+    stats->retries += layer->retries;
+    stats->failed_reads += layer->failed_reads;
+    stats->failed_steps += layer->failed_reads > 0;
+}
+
+int st_step_end(st_core *core) {
+    if (!core->in_step)
+        return -EINVAL;
+    core->draining = in_flight(core);
+    for (uint32_t k = 0; k < core->layer_count; k++) {
+        st_layer *layer = &core->layers[k];
+        if (core->draining || layer->failed_reads)
+            forget_missing(layer, core->draining);
+        count_step(layer);
+    }
+    core->in_step = 0;
+    return 0;
+}
+
+/* ---- between steps ---- */
+
+static int busy(const st_core *core) {
+    return core->in_step || (core->draining && in_flight(core));
+}
+
+int st_core_set_cache_rows(st_core *core, uint32_t index, uint64_t cache_rows) {
+    if (index >= core->layer_count)
+        return -EINVAL;
+    if (busy(core))
+        return -EBUSY;
+    st_layer *layer = &core->layers[index];
+    if (cache_rows == layer->cache_rows)
+        return 0;
+    st_directory directory;
+    uint8_t *cache;
+    uint64_t map_bytes, row_bytes = st_row_bytes(&layer->layout);
+    int rc = cache_open(layer, cache_rows, &directory, &cache, &map_bytes);
+    if (rc < 0)
+        return rc;
+    /* Under a step of its own, so that a full set refuses further rows instead of evicting those just moved. */
+    if (++core->step == 0)
+        core->step = 1;
+    uint64_t slot_count = (uint64_t)layer->directory.set_count * ST_WAYS;
+    for (uint64_t slot = 0; directory.set_count && slot < slot_count; slot++) {
+        int64_t row_id = st_directory_row(&layer->directory, (uint32_t)slot);
+        if (row_id < 0)
+            continue;
+        st_lookup_answer answer = st_directory_claim(&directory, (uint32_t)row_id, core->step);
+        if (answer.kind == ST_MISS)
+            memcpy(cache + answer.slot * row_bytes, layer->cache + slot * row_bytes, row_bytes);
+    }
+    directory.evictions = layer->directory.evictions;
+    st_directory_close(&layer->directory);
+    if (layer->cache)
+        munmap(layer->cache, layer->cache_map_bytes);
+    layer->directory = directory;
+    layer->cache = cache;
+    layer->cache_map_bytes = map_bytes;
+    layer->cache_rows = cache_rows;
+    return 0;
+}
+
+int st_core_drop_cache(st_core *core, uint32_t index) {
+    if (index >= core->layer_count)
+        return -EINVAL;
+    uint64_t cache_rows = core->layers[index].cache_rows;
+    int rc = st_core_set_cache_rows(core, index, 0);
+    return rc < 0 ? rc : st_core_set_cache_rows(core, index, cache_rows);
+}
+
+int st_core_set_sources(st_core *core, uint32_t index, st_source *const *sources, uint32_t source_count,
+                        int keep_cache) {
+    if (index >= core->layer_count || !sources_valid(sources, source_count))
+        return -EINVAL;
+    if (busy(core))
+        return -EBUSY;
+    st_layer *layer = &core->layers[index];
+    if (!same_geometry(&sources[0]->layout, &layer->layout))
+        return -EINVAL;
+    for (uint32_t i = 0; i < source_count; i++)
+        st_source_retain(sources[i]);
+    for (uint32_t i = 0; i < layer->source_count; i++)
+        st_source_close(layer->sources[i]);
+    memcpy(layer->sources, sources, source_count * sizeof *sources);
+    layer->source_count = source_count;
+    layer->layout = sources[0]->layout;
+    int rc = list_files(core);
+    return rc == 0 && !keep_cache ? st_core_drop_cache(core, index) : rc;
+}
+
+int st_core_fault(const st_core *core, uint32_t index, st_fault_report *report) {
+    if (index >= core->layer_count)
+        return -EINVAL;
+    st_layer *layer = &core->layers[index];
+    pthread_mutex_lock(&layer->fault_lock);
+    *report = layer->fault;
+    pthread_mutex_unlock(&layer->fault_lock);
+    return 0;
+}
+
+int st_core_stats(const st_core *core, uint32_t index, st_layer_stats *stats) {
+    if (index >= core->layer_count)
+        return -EINVAL;
+    const st_layer *layer = &core->layers[index];
+    *stats = layer->stats;
+    stats->bad_records = __atomic_load_n(&layer->bad_records, __ATOMIC_RELAXED);
+    stats->cache_rows = layer->cache_rows;
+    stats->cache_bytes = layer->cache_map_bytes;
+    stats->directory_bytes = st_directory_bytes(&layer->directory);
+    return 0;
+}

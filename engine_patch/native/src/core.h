@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the step pass (core.c) and the readers (reader.c) share. slacktier_io.h is the public face. */
+#ifndef ST_CORE_H
+#define ST_CORE_H
+
+#include <pthread.h>
+
+#include "directory.h"
+#include "source.h"
+
+#define ST_SPILL_BIT 0x80000000u
+#define ST_NO_ROW 0xFFFFFFFFu /* padding, or another rank's row */
+#define ST_END 0xFFFFFFFFu
+
+/* One row that a page read must deliver. dest is a cache slot, or a spill index with ST_SPILL_BIT. */
+typedef struct st_want {
+    uint32_t row_id, dest, next;
+} st_want;
+
+typedef struct st_page_read {
+    uint32_t page_id, first_want;
+    uint32_t failed;
+} st_page_read;
+
+/* Queue positions carry the step in their upper half, so that a reader that was asleep between reading and
+ * claiming can never claim from a later step. */
+typedef uint64_t st_position;
+static inline st_position st_position_of(uint32_t step, uint32_t index) {
+    return (uint64_t)step << 32 | index;
+}
+
+typedef struct st_layer {
+    /* set between steps */
+    st_layout layout;
+    uint32_t source_count;
+    st_source *sources[ST_REPLICAS_MAX];
+    uint32_t fixed_base[ST_REPLICAS_MAX]; /* first registered file of a files source */
+    st_directory directory;
+    uint64_t cache_rows;
+    uint8_t *cache;
+    uint64_t cache_map_bytes;
+
+    /* the step in progress; written by the pass, read by the readers up to `published` */
+    uint64_t lookup_count;
+    uint32_t *refs; /* per lookup: dest, or ST_NO_ROW */
+    st_want *wants;
+    st_page_read *reads;
+    uint8_t *spill;
+    uint32_t want_count, read_count, spill_count;
+    uint64_t release_ns; /* emulated: not before this */
+    st_layer_result result;
+    uint64_t evictions_before;
+
+    /* shared with readers */
+    _Alignas(64) st_position published;
+    _Alignas(64) st_position claimed;
+    _Alignas(64) uint32_t done; /* futex */
+    uint32_t wake_at;
+    uint64_t last_done_ns;
+    uint64_t retries;
+    uint32_t failed_reads;
+    uint64_t bad_records, read_errors; /* totals since open */
+
+    pthread_mutex_t fault_lock;
+    st_fault_report fault;
+    st_layer_stats stats;
+} st_layer;
+
+struct st_table; /* step-local hash table, core.c */
+struct st_reader;
+
+struct st_core {
+    uint32_t layer_count, rank, tp;
+    uint32_t queue_depth, spin_us;
+    uint64_t lookups_max;
+    st_layer *layers;
+    struct st_table *page_table, *row_table;
+
+    uint32_t step; /* never 0 */
+    int in_step;
+    int draining; /* a step timed out and its reads may still be in flight */
+    uint64_t begin_ns, first_ns;
+
+    st_backend backend;
+    int backend_reason;
+    uint32_t reader_count;
+    struct st_reader *readers;
+    int *files;
+    uint32_t file_count;
+    uint32_t files_generation;
+    _Alignas(64) uint32_t work; /* futex: changes with every publication */
+    uint32_t sleepers;
+    uint32_t stop;
+};
+
+uint64_t st_now_ns(void);
+void st_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ns); /* timeout 0: none */
+void st_futex_wake(uint32_t *word, int count);
+
+/* Where a row's bytes live. */
+static inline uint8_t *st_dest(const st_layer *layer, uint32_t dest) {
+    uint64_t row_bytes = st_row_bytes(&layer->layout);
+    if (dest & ST_SPILL_BIT)
+        return layer->spill + (dest & ~ST_SPILL_BIT) * row_bytes;
+    return layer->cache + dest * row_bytes;
+}
+
+int st_readers_start(st_core *core, uint32_t io_threads, uint32_t backend);
+void st_readers_stop(st_core *core);
+
+/* Tell the readers that count more reads of a layer may be claimed. */
+void st_readers_notify(st_core *core, uint32_t count);
+
+#endif

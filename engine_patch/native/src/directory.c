@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "directory.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static void *map_zeroed(size_t byte_count) {
+    void *memory = mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    madvise(memory, byte_count, MADV_HUGEPAGE); /* a hint: the pass touches random lines of it */
+    return memory;
+}
+
+int st_directory_open(st_directory *directory, uint64_t slot_count) {
+    memset(directory, 0, sizeof *directory);
+    if (slot_count == 0)
+        return 0;
+    uint64_t set_count = (slot_count + ST_WAYS - 1) / ST_WAYS;
+    if (set_count > (1u << 27)) /* slots stay below 2^31: the top bit marks a spill */
+        return -E2BIG;
+    directory->set_count = (uint32_t)set_count;
+    directory->tags = map_zeroed(set_count * sizeof *directory->tags);
+    directory->meta = map_zeroed(set_count * sizeof *directory->meta);
+    if (!directory->tags || !directory->meta) {
+        st_directory_close(directory);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void st_directory_close(st_directory *directory) {
+    if (directory->tags)
+        munmap(directory->tags, directory->set_count * sizeof *directory->tags);
+    if (directory->meta)
+        munmap(directory->meta, directory->set_count * sizeof *directory->meta);
+    memset(directory, 0, sizeof *directory);
+}
+
+uint64_t st_directory_bytes(const st_directory *directory) {
+    return directory->set_count * (sizeof *directory->tags + sizeof *directory->meta);
+}
+
+/* Bit w set where tags[w] == key. */
+static uint32_t match_portable(const uint32_t tags[ST_WAYS], uint32_t key) {
+    uint32_t mask = 0;
+    for (uint32_t way = 0; way < ST_WAYS; way++)
+        mask |= (uint32_t)(tags[way] == key) << way;
+    return mask;
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("avx512f"))) static uint32_t match_avx512(const uint32_t tags[ST_WAYS], uint32_t key) {
+    return _mm512_cmpeq_epi32_mask(_mm512_load_si512(tags), _mm512_set1_epi32((int)key));
+}
+
+__attribute__((target("avx2"))) static uint32_t match_avx2(const uint32_t tags[ST_WAYS], uint32_t key) {
+    __m256i wanted = _mm256_set1_epi32((int)key);
+    __m256i low = _mm256_cmpeq_epi32(_mm256_load_si256((const __m256i *)tags), wanted);
+    __m256i high = _mm256_cmpeq_epi32(_mm256_load_si256((const __m256i *)(tags + 8)), wanted);
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8;
+}
+#endif
+
+static uint32_t (*match)(const uint32_t tags[ST_WAYS], uint32_t key) = match_portable;
+
+__attribute__((constructor)) static void choose_match(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        match = match_avx512;
+    else if (__builtin_cpu_supports("avx2"))
+        match = match_avx2;
+#endif
+}
+
+/* The way to give to a new row: an empty one, else CLOCK's choice among those not pinned; -1 if all are. */
+static int choose_way(st_directory *directory, uint32_t set, st_set_meta *meta) {
+    uint32_t empty = match(directory->tags[set], 0) & ~(uint32_t)meta->pinned;
+    if (empty)
+        return __builtin_ctz(empty);
+    if (meta->pinned == 0xFFFF)
+        return -1;
+    for (;;) {
+        uint32_t way = meta->hand;
+        uint16_t bit = (uint16_t)(1u << way);
+        meta->hand = (uint8_t)((way + 1) % ST_WAYS);
+        if (meta->pinned & bit)
+            continue;
+        if (!(meta->used & bit)) {
+            directory->evictions++;
+            return (int)way;
+        }
+        meta->used &= (uint16_t)~bit;
+    }
+}
+
+st_lookup_answer st_directory_claim(st_directory *directory, uint32_t row_id, uint32_t step) {
+    uint32_t set = st_directory_set(directory, row_id);
+    st_set_meta *meta = &directory->meta[set];
+    if (meta->step != step) {
+        meta->step = step;
+        meta->pinned = meta->fresh = 0;
+    }
+    uint32_t found = match(directory->tags[set], row_id + 1);
+    if (found) {
+        uint32_t way = (uint32_t)__builtin_ctz(found);
+        meta->pinned |= (uint16_t)found;
+        meta->used |= (uint16_t)found;
+        return (st_lookup_answer){meta->fresh & found ? ST_REPEAT : ST_HIT, set * ST_WAYS + way};
+    }
+    int way = choose_way(directory, set, meta);
+    if (way < 0)
+        return (st_lookup_answer){ST_FULL, 0};
+    uint16_t bit = (uint16_t)(1u << way);
+    directory->tags[set][way] = row_id + 1;
+    meta->pinned |= bit;
+    meta->fresh |= bit;
+    meta->used &= (uint16_t)~bit;
+    return (st_lookup_answer){ST_MISS, set * ST_WAYS + (uint32_t)way};
+}
+
+void st_directory_forget(st_directory *directory, uint32_t slot) {
+    directory->tags[slot / ST_WAYS][slot % ST_WAYS] = 0;
+}
+
+int64_t st_directory_row(const st_directory *directory, uint32_t slot) {
+    return (int64_t)directory->tags[slot / ST_WAYS][slot % ST_WAYS] - 1;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which row is in which cache slot: a 16-way set-associative directory with CLOCK in each set.
+ *
+ * Memory grows with the cache, not with the table: 4.75 bytes per slot. A set's tags fill one cache line.
+ * slot = set * 16 + way. Not thread-safe: the pass that uses it runs on one thread.
+ */
+#ifndef ST_DIRECTORY_H
+#define ST_DIRECTORY_H
+
+#include <stdint.h>
+
+enum { ST_WAYS = 16 };
+
+typedef struct st_set_meta {
+    uint32_t step;   /* the masks below are of this step */
+    uint16_t pinned; /* used in that step: not to be evicted in it */
+    uint16_t fresh;  /* claimed in that step: its bytes are on their way */
+    uint16_t used;   /* CLOCK's reference bits */
+    uint8_t hand;
+    uint8_t reserved;
+} st_set_meta;
+
+typedef struct st_directory {
+    uint32_t set_count; /* 0: no cache */
+    uint32_t (*tags)[ST_WAYS]; /* row id + 1; 0 is an empty way */
+    st_set_meta *meta;
+    uint64_t evictions;
+} st_directory;
+
+typedef enum st_lookup_kind { ST_HIT, ST_REPEAT, ST_MISS, ST_FULL } st_lookup_kind;
+
+typedef struct st_lookup_answer {
+    st_lookup_kind kind; /* ST_FULL: every way of the set is pinned; slot is meaningless */
+    uint32_t slot;
+} st_lookup_answer;
+
+int st_directory_open(st_directory *directory, uint64_t slot_count);
+void st_directory_close(st_directory *directory);
+uint64_t st_directory_bytes(const st_directory *directory);
+
+static inline uint32_t st_directory_set(const st_directory *directory, uint32_t row_id) {
+    uint32_t hash = row_id;
+    hash = (hash ^ (hash >> 16)) * 0x85EBCA6Bu;
+    hash = (hash ^ (hash >> 13)) * 0xC2B2AE35u;
+    hash ^= hash >> 16;
+    return (uint32_t)(((uint64_t)hash * directory->set_count) >> 32);
+}
+
+static inline void st_directory_prefetch(const st_directory *directory, uint32_t row_id) {
+    uint32_t set = st_directory_set(directory, row_id);
+    __builtin_prefetch(directory->tags[set], 1);
+    __builtin_prefetch(&directory->meta[set], 1);
+}
+
+/* Find row_id, or claim a slot for it; pins it for this step either way. step is never 0. */
+st_lookup_answer st_directory_claim(st_directory *directory, uint32_t row_id, uint32_t step);
+
+/* Forget a row whose bytes never arrived. */
+void st_directory_forget(st_directory *directory, uint32_t slot);
+
+/* The row in a slot, or -1. */
+int64_t st_directory_row(const st_directory *directory, uint32_t slot);
+
+#endif
