@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,67 @@ class CLayout(ctypes.Structure):
     ]
 
 
-_PAGE_SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
+class CLayerConfig(ctypes.Structure):
+    """st_layer_config in slacktier_io.h."""
+
+    _fields_ = [("cache_rows", c_uint64), ("source_count", c_uint32), ("sources", c_void_p * 4)]
+
+
+class CCoreConfig(ctypes.Structure):
+    """st_core_config in slacktier_io.h."""
+
+    _fields_ = [
+        ("layer_count", c_uint32),
+        ("rank", c_uint32),
+        ("tp", c_uint32),
+        ("io_threads", c_uint32),
+        ("queue_depth", c_uint32),
+        ("backend", c_uint32),
+        ("spin_us", c_uint32),
+        ("lookups_max", c_uint64),
+    ]
+
+
+class CLayerResult(ctypes.Structure):
+    """st_layer_result in slacktier_io.h."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "retries",
+            "resolve_ns", "read_ns", "arrived_ns", "wait_ns",
+        )
+    ]  # fmt: skip
+
+
+class CFaultReport(ctypes.Structure):
+    """st_fault_report in slacktier_io.h."""
+
+    _fields_ = [
+        ("error", c_int32),
+        ("fault", c_int32),
+        ("replica", c_uint32),
+        ("reserved", c_uint32),
+        ("row_id", c_uint64),
+        ("page_id", c_uint64),
+        ("bytes", c_int64),
+    ]
+
+
+class CLayerStats(ctypes.Structure):
+    """st_layer_stats in slacktier_io.h."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            "steps", "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "evictions",
+            "retries", "failed_reads", "bad_records", "failed_steps", "timeouts",
+            "cache_rows", "cache_bytes", "directory_bytes",
+        )
+    ]  # fmt: skip
+
+
+_SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_layout_init": (
         c_int,
         [POINTER(CLayout), c_uint64, c_uint32, c_uint32, c_char_p, c_uint32, c_uint32, c_uint32],
@@ -48,6 +108,24 @@ _PAGE_SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
         c_uint64,
         [c_uint64, c_void_p, c_uint64, c_uint32, c_uint32, c_void_p, c_uint64, POINTER(c_uint64)],
     ),
+    "st_source_open_files": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
+    "st_source_open_memory": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
+    "st_source_open_emulated": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "st_source_close": (None, [c_void_p]),
+    "st_delay_set": (c_int, [c_char_p, c_double, c_double, c_double]),
+    "st_sleep_until": (None, [c_uint64]),
+    "st_core_open": (c_int, [POINTER(CCoreConfig), POINTER(CLayerConfig), POINTER(c_void_p)]),
+    "st_core_close": (None, [c_void_p]),
+    "st_core_backend": (c_int, [c_void_p, POINTER(c_int)]),
+    "st_step_begin": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_uint64)]),
+    "st_step_wait": (c_int, [c_void_p, c_uint32, c_uint64, POINTER(CLayerResult)]),
+    "st_step_gather": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64]),
+    "st_step_end": (c_int, [c_void_p]),
+    "st_core_fault": (c_int, [c_void_p, c_uint32, POINTER(CFaultReport)]),
+    "st_core_set_cache_rows": (c_int, [c_void_p, c_uint32, c_uint64]),
+    "st_core_set_sources": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_uint32, c_int]),
+    "st_core_drop_cache": (c_int, [c_void_p, c_uint32]),
+    "st_core_stats": (c_int, [c_void_p, c_uint32, POINTER(CLayerStats)]),
 }
 
 
@@ -57,10 +135,7 @@ def library() -> ctypes.CDLL:
     if not LIBRARY.exists():
         raise ConfigError(f"{LIBRARY.name} is not built", hint="run `make setup`, or `make native` in the repository")
     lib = ctypes.CDLL(str(LIBRARY), use_errno=False)
-    for name, (restype, argtypes) in _PAGE_SIGNATURES.items():
+    for name, (restype, argtypes) in _SIGNATURES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = restype, argtypes
     return lib
-
-
-__all__ = ["CLayout", "c_double", "c_int64", "c_uint8", "library"]

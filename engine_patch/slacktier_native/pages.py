@@ -16,7 +16,7 @@ from slacktier_native._lib import CLayout, library
 
 Bytes = npt.NDArray[np.uint8]
 
-_FAULTS: Final = {
+FAULTS: Final = {
     1: "the page was never staged",
     2: "page header is not this page's",
     3: "row tag is another row's",
@@ -80,7 +80,7 @@ class PageCodec:
         )  # fmt: skip
         if fault.value:
             raise ContractError(
-                f"layer {self.superblock.layer_id} page {page_id.value} row {row_id.value}: {_FAULTS[fault.value]}",
+                f"layer {self.superblock.layer_id} page {page_id.value} row {row_id.value}: {FAULTS[fault.value]}",
                 hint="stage the table again",
             )
         if rc != 0:

@@ -334,8 +334,9 @@ static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
     layer->release_ns = 0;
     layer->result = (st_layer_result){.lookups = lookup_count};
     layer->evictions_before = layer->directory.evictions;
-    layer->done = 0;
-    layer->wake_at = UINT32_MAX;
+    /* Atomic: the reader that finished the last step's last read may still be comparing the two. */
+    __atomic_store_n(&layer->done, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&layer->wake_at, UINT32_MAX, __ATOMIC_RELAXED);
     layer->retries = 0;
     layer->failed_reads = 0;
     __atomic_store_n(&layer->published, st_position_of(core->step, 0), __ATOMIC_RELEASE);

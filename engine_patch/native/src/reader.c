@@ -169,12 +169,24 @@ static int64_t read_blocking(const st_source *source, uint64_t page_id, uint8_t 
 }
 
 #ifdef ST_HAVE_URING
+/* The sources change between steps only, so nothing of ours is in flight when the generation has moved. */
+static void register_files(reader *self) {
+    st_core *core = self->core;
+    if (self->use_fixed_files)
+        io_uring_unregister_files(&self->ring);
+    self->use_fixed_files =
+        core->file_count && io_uring_register_files(&self->ring, core->files, core->file_count) == 0;
+    self->files_generation = core->files_generation;
+}
+
 static void queue_read(reader *self, const st_layer *layer, uint32_t slot, uint64_t page_id) {
     const job *work = &self->jobs[slot];
     const st_source *source = layer->sources[work->replica];
     uint8_t *buffer = self->buffers + (size_t)slot * ST_PAGE_BYTES;
     uint64_t offset = st_source_offset(source, page_id);
     int fd = st_source_fd(source, page_id);
+    if (self->files_generation != self->core->files_generation)
+        register_files(self);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&self->ring); /* never NULL: the ring has an entry per slot */
     if (self->use_fixed_files)
         fd = (int)(layer->fixed_base[work->replica] + page_id % source->layout.stripe_count);
@@ -241,15 +253,6 @@ static uint32_t claim_and_start(reader *self) {
 }
 
 #ifdef ST_HAVE_URING
-static void register_files(reader *self) {
-    st_core *core = self->core;
-    if (self->use_fixed_files)
-        io_uring_unregister_files(&self->ring);
-    self->use_fixed_files =
-        core->file_count && io_uring_register_files(&self->ring, core->files, core->file_count) == 0;
-    self->files_generation = core->files_generation;
-}
-
 static void reap(reader *self) {
     struct io_uring_cqe *cqe;
     unsigned head, seen = 0;
@@ -323,10 +326,6 @@ static void *reader_main(void *argument) {
 #endif
     while (!__atomic_load_n(&core->stop, __ATOMIC_ACQUIRE)) {
         uint32_t seen_work = __atomic_load_n(&core->work, __ATOMIC_SEQ_CST);
-#ifdef ST_HAVE_URING
-        if (self->ring_open && self->files_generation != core->files_generation && self->in_flight == 0)
-            register_files(self);
-#endif
         uint32_t claimed = claim_and_start(self);
 #ifdef ST_HAVE_URING
         if (self->in_flight) {

@@ -33,10 +33,12 @@ typedef struct fault_plan {
 static int64_t read_page(void *context, uint64_t page_id, uint8_t *page) {
     fault_plan *plan = context;
     int n = __atomic_add_fetch(&plan->reads, 1, __ATOMIC_RELAXED);
-    if (plan->delay_us)
-        usleep(plan->delay_us);
+    uint32_t delay_us = __atomic_load_n(&plan->delay_us, __ATOMIC_RELAXED);
+    int fail_every = __atomic_load_n(&plan->fail_every, __ATOMIC_RELAXED);
+    if (delay_us)
+        usleep(delay_us);
     memcpy(page, plan->pages + page_id * ST_PAGE_BYTES, ST_PAGE_BYTES);
-    if (plan->fail_every == 0 || n % plan->fail_every)
+    if (fail_every == 0 || n % fail_every)
         return ST_PAGE_BYTES;
     switch (plan->fail_kind) {
     case 1: return -EIO;
@@ -232,7 +234,7 @@ static void test_failure_is_an_error_and_recovers(void) {
         }
         st_core *core = open_core(sources[0], sources[1], 800, 0, 1, ST_BACKEND_POSIX);
         run_steps(core, 5, 0, 1);
-        plans[0].fail_every = 1;
+        __atomic_store_n(&plans[0].fail_every, 1, __ATOMIC_RELAXED);
         int64_t ids[3] = {15000, 15001, 19999};
         const int64_t *pointers[2] = {ids, ids};
         uint64_t counts[2] = {3, 3};
@@ -246,7 +248,7 @@ static void test_failure_is_an_error_and_recovers(void) {
         CHECK(st_step_end(core) == 0);
         st_fault_report report;
         CHECK(st_core_fault(core, 0, &report) == 0 && report.error == errors[kind]);
-        plans[0].fail_every = 0;
+        __atomic_store_n(&plans[0].fail_every, 0, __ATOMIC_RELAXED);
         CHECK(st_step_begin(core, pointers, counts) == 0);
         CHECK(st_step_wait(core, 0, second_ns, &result) == 0);
         CHECK(result.hits == 0); /* what failed was not taken for a cached row */
@@ -277,13 +279,13 @@ static void test_late_reader(void) {
     const int64_t *pointers[2] = {ids, ids};
     uint64_t counts[2] = {2, 0};
     st_layer_result result;
-    plans[0].delay_us = 200000;
+    __atomic_store_n(&plans[0].delay_us, 200000, __ATOMIC_RELAXED);
     CHECK(st_step_begin(core, pointers, counts) == 0);
     CHECK(st_step_wait(core, 0, second_ns / 50, &result) == -ETIMEDOUT);
     CHECK(st_step_end(core) == 0);
     CHECK(st_step_begin(core, pointers, counts) == -EBUSY);
     CHECK(st_core_set_cache_rows(core, 0, 16) == -EBUSY);
-    plans[0].delay_us = 0;
+    __atomic_store_n(&plans[0].delay_us, 0, __ATOMIC_RELAXED);
     int rc, tries = 0;
     while ((rc = st_step_begin(core, pointers, counts)) == -EBUSY && tries++ < 1000)
         usleep(2000);

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups of one rank: sources, row cache, and one C call per step. The data path itself is in native/src.
+
+A step:  begin(row ids of all layers) -> per layer wait() and gather() -> end().
+One thread drives a core; every call into C releases the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from slacktier.delay import DelayModel
+from slacktier.errors import (
+    ConfigError,
+    ContractError,
+    DeadlineMissedError,
+    SlackTierError,
+    TierUnavailableError,
+)
+from slacktier.page import Superblock
+from slacktier.region import open_region
+from slacktier.tiers import Tier
+from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
+from slacktier_native.pages import FAULTS, PageCodec
+
+LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
+BACKENDS: Final = {"auto": 0, "uring": 1, "posix": 2}
+RowIds = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """Where one replica of a layer's rows is read from.
+
+    tier    nvme: files or block devices, one path per stripe; dram: the same region, loaded into memory;
+            emulated: dram whose rows are released as `delay` says, on the queue named `device`
+    """
+
+    tier: Tier
+    paths: tuple[Path, ...]
+    device: str = ""
+    delay: DelayModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.tier not in (Tier.NVME, Tier.DRAM, Tier.EMULATED):
+            raise ConfigError(f"source tier {self.tier.value}: expected nvme, dram or emulated")
+        if (self.tier is Tier.EMULATED) != bool(self.device):
+            raise ConfigError(f"source tier {self.tier.value} with device {self.device!r}: emulated ones need a name")
+
+    @property
+    def label(self) -> str:
+        """For messages and metrics; an emulated source always says so."""
+        where = ",".join(str(path) for path in self.paths)
+        return f"emulated:{self.device}:{where}" if self.tier is Tier.EMULATED else f"{self.tier.value}:{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSetup:
+    """One lookup layer: replicas in order of preference, and its share of the row cache."""
+
+    layer_id: int
+    sources: tuple[SourceSpec, ...]
+    cache_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResult:
+    """What one layer's lookup of one step did; times in microseconds.
+
+    lookups    ids asked for, padding and other ranks' included; owned = hits + repeats + misses
+    hits       in the cache when the step began; repeats: asked for again in the same step
+    pages      distinct page reads
+    resolve_us step begin to the first miss handed to a reader (the window rule's s); read_us: from then until
+               the layer's last row was checked (its T); both 0 where nothing was read
+    wait_us    how long wait() blocked
+    """
+
+    lookups: int
+    owned: int
+    hits: int
+    repeats: int
+    misses: int
+    pages: int
+    spills: int
+    retries: int
+    resolve_us: float
+    read_us: float
+    arrived_us: float
+    wait_us: float
+
+
+class _Sources:
+    """Open C sources, shared between layers and kept while anything may switch back to them.
+
+    A region's bytes are loaded into memory once, however many dram and emulated sources name it.
+    """
+
+    def __init__(self, *, allow_partial: bool) -> None:
+        self._allow_partial = allow_partial
+        self._open: dict[SourceSpec, tuple[int, Superblock]] = {}
+
+    def get(self, spec: SourceSpec, layer_id: int) -> tuple[int, Superblock]:
+        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
+        if spec not in self._open:
+            self._open[spec] = self._open_emulated(spec, layer_id) if spec.device else self._open_region(spec)
+        handle, sb = self._open[spec]
+        if sb.layer_id != layer_id:
+            raise ConfigError(f"{spec.label}: holds layer {sb.layer_id}, expected layer {layer_id}")
+        if spec.delay is not None:
+            set_delay(spec.device, spec.delay)
+        return handle, sb
+
+    def _open_region(self, spec: SourceSpec) -> tuple[int, Superblock]:
+        with open_region(spec.paths, allow_partial=self._allow_partial) as region:
+            sb, paths = region.superblock, region.paths
+        layout = PageCodec(sb).layout
+        names = (ctypes.c_char_p * len(paths))(*(os.fsencode(path) for path in paths))
+        handle = ctypes.c_void_p()
+        open_source = library().st_source_open_memory if spec.tier is Tier.DRAM else library().st_source_open_files
+        rc = open_source(names, len(paths), ctypes.byref(layout), ctypes.byref(handle))
+        if rc < 0 or handle.value is None:
+            raise _unavailable(spec, "open", rc)
+        return handle.value, sb
+
+    def _open_emulated(self, spec: SourceSpec, layer_id: int) -> tuple[int, Superblock]:
+        base, sb = self.get(SourceSpec(Tier.DRAM, spec.paths), layer_id)
+        handle = ctypes.c_void_p()
+        rc = library().st_source_open_emulated(base, spec.device.encode(), ctypes.byref(handle))
+        if rc == -errno.EINVAL:
+            raise ConfigError(f"emulated device {spec.device!r}: expected 1 to 64 letters, digits, dots, dashes")
+        if rc < 0 or handle.value is None:
+            raise _unavailable(spec, "open", rc)
+        return handle.value, sb
+
+    def close(self) -> None:
+        # Emulated sources hold a reference to their memory, so the order does not matter.
+        for handle, _ in self._open.values():
+            library().st_source_close(handle)
+        self._open.clear()
+
+
+def _unavailable(spec: SourceSpec, operation: str, rc: int) -> TierUnavailableError:
+    return TierUnavailableError(
+        f"{spec.label}: {operation} failed: {os.strerror(-rc)}",
+        tier=spec.tier.value, operation=operation, target=spec.label, errno=-rc,
+    )  # fmt: skip
+
+
+def set_delay(device: str, model: DelayModel) -> None:
+    """Give a named emulated device this delay model, for all processes on the machine that use it."""
+    rc = library().st_delay_set(device.encode(), model.a_us, model.b_us, model.c_us)
+    if rc < 0:
+        raise ConfigError(f"emulated device {device!r}: {os.strerror(-rc)}")
+
+
+def sleep_until_ns(instant_ns: int) -> None:
+    """Sleep until a time.monotonic_ns() instant, within microseconds; spins the last 60 us, GIL released."""
+    library().st_sleep_until(instant_ns)
+
+
+class LookupCore:
+    """Lookups of one rank over layers in order of use; the first layer's reads always go first.
+
+    rank, tp     rows with row_id % tp == rank are owned; others cost nothing and come back as zeros
+    lookups_max  ids per layer and step
+    io_threads   0: one with io_uring, 16 with preadv
+    backend      auto, uring or posix (preadv threads); `backend` says which is in use, `backend_reason` why
+    timeout_s    how long wait() waits before it raises DeadlineMissedError
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSetup],
+        *,
+        rank: int = 0,
+        tp: int = 1,
+        lookups_max: int = LOOKUPS_MAX,
+        io_threads: int = 0,
+        queue_depth: int = 256,
+        backend: str = "auto",
+        spin_us: int = 0,
+        timeout_s: float = 10.0,
+        allow_partial: bool = False,
+    ) -> None:
+        if not layers:
+            raise ConfigError("no lookup layer given")
+        if backend not in BACKENDS:
+            raise ConfigError(f"back end {backend!r}: expected one of {', '.join(BACKENDS)}")
+        if not 0 <= rank < tp:
+            raise ConfigError(f"rank {rank} of {tp}: expected 0 <= rank < tp")
+        self._handle: int | None = None
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._sources = _Sources(allow_partial=allow_partial)
+        self._specs: list[tuple[SourceSpec, ...]] = []
+        self._superblocks: list[Superblock] = []
+        self._counts = [0] * len(layers)
+        self.layer_ids = tuple(setup.layer_id for setup in layers)
+        try:
+            config = CCoreConfig(
+                len(layers), rank, tp, io_threads, queue_depth, BACKENDS[backend], spin_us, lookups_max
+            )
+            self._open(config, layers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, config: CCoreConfig, layers: Sequence[LayerSetup]) -> None:
+        configs = (CLayerConfig * len(layers))()
+        for index, setup in enumerate(layers):
+            handles, sb = self._open_sources(setup.layer_id, setup.sources)
+            configs[index].cache_rows = setup.cache_rows
+            configs[index].source_count = len(handles)
+            configs[index].sources[: len(handles)] = handles
+            self._specs.append(setup.sources)
+            self._superblocks.append(sb)
+        handle = ctypes.c_void_p()
+        rc = library().st_core_open(ctypes.byref(config), configs, ctypes.byref(handle))
+        if rc < 0 or handle.value is None:
+            raise ConfigError(f"lookup core: {os.strerror(-rc)}", hint="`slacktier doctor` says what is missing")
+        self._handle = handle.value
+        reason = ctypes.c_int()
+        self.backend = "uring" if library().st_core_backend(self._handle, ctypes.byref(reason)) == 1 else "posix"
+        self.backend_reason = f"io_uring: {errno.errorcode[-reason.value]}" if reason.value else ""
+
+    def _open_sources(self, layer_id: int, specs: Sequence[SourceSpec]) -> tuple[list[int], Superblock]:
+        if not 1 <= len(specs) <= 4:
+            raise ConfigError(f"layer {layer_id}: {len(specs)} sources, expected 1 to 4")
+        opened = [self._sources.get(spec, layer_id) for spec in specs]
+        first = opened[0][1]
+        for spec, (_, sb) in zip(specs, opened, strict=True):
+            if not _same_rows(sb, first):
+                raise ConfigError(f"{spec.label}: not a replica of {specs[0].label}: another table or other bytes")
+        return [handle for handle, _ in opened], first
+
+    def superblock(self, layer_index: int) -> Superblock:
+        """Of the layer's first source."""
+        return self._superblocks[layer_index]
+
+    def sources(self, layer_index: int) -> tuple[SourceSpec, ...]:
+        return self._specs[layer_index]
+
+    def row_bytes(self, layer_index: int) -> int:
+        return self._superblocks[layer_index].row_bytes
+
+    def begin(self, row_ids: Sequence[RowIds]) -> None:
+        """Look up all layers' ids and start reading what is missing; one C call.
+
+        row_ids  one 1-D int64 array per layer, any lengths up to lookups_max; -1 is padding
+        raises   ConfigError for ids outside the table, TierUnavailableError while late reads are in flight
+        """
+        if len(row_ids) != len(self.layer_ids):
+            raise ConfigError(f"ids of {len(row_ids)} layers, expected {len(self.layer_ids)}")
+        arrays = [np.ascontiguousarray(ids, dtype=np.int64) for ids in row_ids]
+        pointers = (ctypes.c_void_p * len(arrays))(*(ids.ctypes.data for ids in arrays))
+        counts = (ctypes.c_uint64 * len(arrays))(*(ids.size for ids in arrays))
+        rc = library().st_step_begin(self._require(), pointers, counts)
+        if rc < 0:
+            raise self._begin_error(rc, arrays)
+        self._counts = [ids.size for ids in arrays]
+
+    def _begin_error(self, rc: int, arrays: Sequence[RowIds]) -> SlackTierError:
+        if rc == -errno.ERANGE:
+            for layer_id, sb, ids in zip(self.layer_ids, self._superblocks, arrays, strict=True):
+                bad = ids[(ids < -1) | (ids >= sb.row_count)]
+                if bad.size:
+                    return ConfigError(f"layer {layer_id}: row id {bad[0]}, expected -1 to {sb.row_count - 1}")
+        if rc == -errno.EBUSY:
+            return TierUnavailableError(
+                "a step is open, or reads of a step that timed out are still in flight",
+                tier="", operation="begin", target="", errno=errno.EBUSY,
+            )  # fmt: skip
+        if rc == -errno.E2BIG:
+            return ConfigError(f"step of {max(a.size for a in arrays)} lookups: more than lookups_max")
+        return TierUnavailableError(os.strerror(-rc), tier="", operation="begin", target="", errno=-rc)
+
+    def wait(self, layer_index: int) -> LayerResult:
+        """Block until the layer's rows are here and checked.
+
+        raises  DeadlineMissedError after timeout_s; ContractError or TierUnavailableError when no replica
+                delivered: the step's rows of this layer are then not available, and end() is still due
+        """
+        raw = CLayerResult()
+        rc = library().st_step_wait(self._require(), layer_index, self._timeout_ns, ctypes.byref(raw))
+        if rc < 0:
+            raise self._wait_error(rc, layer_index)
+        return LayerResult(
+            raw.lookups, raw.owned, raw.hits, raw.repeats, raw.misses, raw.pages, raw.spills, raw.retries,
+            raw.resolve_ns / 1e3, raw.read_ns / 1e3, raw.arrived_ns / 1e3, raw.wait_ns / 1e3,
+        )  # fmt: skip
+
+    def _wait_error(self, rc: int, layer_index: int) -> SlackTierError:
+        specs, layer_id = self._specs[layer_index], self.layer_ids[layer_index]
+        if rc == -errno.EINVAL:
+            return ConfigError(f"wait for layer index {layer_index}: no step is open, or no such layer")
+        if rc == -errno.ETIMEDOUT:
+            return DeadlineMissedError(
+                f"layer {layer_id}: rows did not arrive from {specs[0].label} within {self._timeout_ns / 1e9:g} s",
+                tier=specs[0].tier.value, operation="read", target=specs[0].label, errno=errno.ETIMEDOUT,
+            )  # fmt: skip
+        report = CFaultReport()
+        library().st_core_fault(self._require(), layer_index, ctypes.byref(report))
+        spec = specs[min(report.replica, len(specs) - 1)]
+        where = f"layer {layer_id} page {report.page_id} from {spec.label}"
+        tried = f"{len(specs)} replica(s) tried"
+        if report.fault:
+            return ContractError(
+                f"{where}, row {report.row_id}: {FAULTS[report.fault]}; {tried}", hint="run `slacktier verify` on it"
+            )
+        found = os.strerror(-report.bytes) if report.bytes < 0 else f"{report.bytes} bytes, expected 4096"
+        return TierUnavailableError(
+            f"{where}: read failed: {found}; {tried}",
+            tier=spec.tier.value, operation="read", target=spec.label, errno=-report.error,
+        )  # fmt: skip
+
+    def gather(self, layer_index: int, out: npt.NDArray[np.uint8]) -> None:
+        """Rows in order of the ids into out [n, row_bytes] uint8: payload, then scales; unowned rows are zero."""
+        row_bytes, count = self.row_bytes(layer_index), self._counts[layer_index]
+        if not out.flags.c_contiguous or out.nbytes < count * row_bytes or out.dtype != np.uint8:
+            raise ConfigError(f"gather: buffer of {out.nbytes} bytes, expected {count * row_bytes} of uint8")
+        rc = library().st_step_gather(self._require(), layer_index, out.ctypes.data, row_bytes)
+        if rc < 0:
+            raise ConfigError(f"gather of layer index {layer_index} without its rows: wait() has not succeeded")
+
+    def end(self) -> None:
+        """Close the step; a no-op if none is open."""
+        library().st_step_end(self._require())
+
+    def set_cache_rows(self, layer_index: int, rows: int) -> None:
+        """Resize a layer's cache between steps; rows stay cached as far as they fit."""
+        rc = library().st_core_set_cache_rows(self._require(), layer_index, rows)
+        if rc < 0:
+            raise ConfigError(f"cache of {rows} rows for layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
+
+    def drop_cache(self, layer_index: int) -> None:
+        """Forget a layer's cached rows, between steps; needed after a weight update."""
+        rc = library().st_core_drop_cache(self._require(), layer_index)
+        if rc < 0:
+            raise ConfigError(f"drop cache of layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
+
+    def set_sources(self, layer_index: int, specs: Sequence[SourceSpec]) -> None:
+        """Read a layer from other replicas from the next step on; the cache is kept if the rows are the same."""
+        handles, sb = self._open_sources(self.layer_ids[layer_index], specs)
+        array = (ctypes.c_void_p * len(handles))(*handles)
+        keep = int(_same_rows(sb, self._superblocks[layer_index]))
+        rc = library().st_core_set_sources(self._require(), layer_index, array, len(handles), keep)
+        if rc < 0:
+            raise ConfigError(f"sources of layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
+        self._specs[layer_index] = tuple(specs)
+        self._superblocks[layer_index] = sb
+
+    def stats(self) -> dict[int, dict[str, int]]:
+        """Totals since open, per layer id."""
+        totals = {}
+        for index, layer_id in enumerate(self.layer_ids):
+            raw = CLayerStats()
+            library().st_core_stats(self._require(), index, ctypes.byref(raw))
+            totals[layer_id] = {name: int(getattr(raw, name)) for name, *_ in CLayerStats._fields_}
+        return totals
+
+    def close(self) -> None:
+        """Stop the readers and close the sources; idempotent."""
+        if self._handle is not None:
+            library().st_core_close(self._handle)
+            self._handle = None
+        self._sources.close()
+
+    def _require(self) -> int:
+        if self._handle is None:
+            raise ConfigError("the lookup core is closed")
+        return self._handle
+
+    def __enter__(self) -> LookupCore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _same_rows(a: Superblock, b: Superblock) -> bool:
+    """Do two regions hold the same rows? Partial regions of the same digest count, they are only for tests."""
+
+    def rows_of(sb: Superblock) -> tuple[object, ...]:
+        geometry = (sb.row_count, sb.payload_bytes, sb.scale_bytes, sb.row_format)
+        return (sb.table_uuid, sb.layer_id, sb.source_digest, *geometry)
+
+    return rows_of(a) == rows_of(b)

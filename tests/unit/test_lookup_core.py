@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lookup core through its Python face, over real region files: right bytes or a clear error."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from slacktier.delay import DelayModel
+from slacktier.errors import ConfigError, ContractError, TierUnavailableError
+from slacktier.page import PAGE_BYTES, RowFormat, State, Superblock, encode_superblock
+from slacktier.tiers import Tier
+from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
+from slacktier_native.pages import PageCodec, pattern_check, pattern_fill
+
+ROWS = 3000
+SEEDS = {1: 101, 14: 114}
+
+
+def write_region(path: Path, sb: Superblock, seed: int, *, scale_bytes: int | None = None) -> Path:
+    """A region of pattern rows at path, in the superblock's state."""
+    weights = np.empty((sb.row_count, sb.payload_bytes), np.uint8)
+    scales = np.empty((sb.row_count, sb.scale_bytes), np.uint8)
+    pattern_fill(seed, 0, sb.row_count, sb.payload_bytes, sb.scale_bytes, weights, scales)
+    pages = np.empty(sb.page_count * PAGE_BYTES, np.uint8)
+    PageCodec(sb).encode(0, sb.page_count, weights, scales, pages)
+    path.write_bytes(encode_superblock(sb) * 2 + pages.tobytes())
+    return path
+
+
+def superblock(layer_id: int, **changes: object) -> Superblock:
+    sb = Superblock(
+        table_uuid=uuid.UUID(int=7), layer_id=layer_id, epoch=1, row_count=ROWS, payload_bytes=256, scale_bytes=8,
+        row_format=RowFormat.FP8_E4M3_BLOCK_E8M0, model="test", revision="", source="pattern",
+    )  # fmt: skip
+    sb = replace(sb, **changes)  # type: ignore[arg-type]
+    return replace(sb, state=State.COMPLETE, staged_pages=sb.page_count)
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> dict[int, Path]:
+    return {i: write_region(tmp_path / f"layer{i}.region", superblock(i), SEEDS[i]) for i in SEEDS}
+
+
+def nvme(path: Path) -> SourceSpec:
+    return SourceSpec(Tier.NVME, (path,))
+
+
+@pytest.fixture(params=["auto", "posix"])
+def core(regions: dict[int, Path], request: pytest.FixtureRequest) -> Iterator[LookupCore]:
+    layers = [LayerSetup(i, (nvme(path),), cache_rows=200) for i, path in regions.items()]
+    with LookupCore(layers, backend=request.param, lookups_max=4096) as opened:
+        yield opened
+
+
+def look_up(core: LookupCore, ids: npt.NDArray[np.int64]) -> None:
+    """One step of the same ids on every layer; every row must be the pattern's."""
+    core.begin([ids] * len(core.layer_ids))
+    for index, layer_id in enumerate(core.layer_ids):
+        result = core.wait(index)
+        assert result.hits + result.repeats + result.misses == result.owned
+        out = np.full((ids.size, core.row_bytes(index)), 0xEE, np.uint8)
+        core.gather(index, out)
+        assert pattern_check(SEEDS[layer_id], ids, out, 256, 8) == (0, -1)
+    core.end()
+
+
+def test_rows_are_right_through_hits_repeats_evictions_and_padding(core: LookupCore) -> None:
+    rng = np.random.default_rng(0)
+    for count in (1, 50, 600, 3000):
+        ids = rng.integers(-1, ROWS, count)
+        look_up(core, ids)
+        look_up(core, ids)
+    stats = core.stats()[1]
+    assert stats["hits"] > 0
+    assert stats["repeats"] > 0
+    assert stats["evictions"] > 0
+    assert stats["failed_steps"] == 0
+
+
+def test_second_step_hits_what_the_first_one_read(core: LookupCore) -> None:
+    ids = np.arange(40, dtype=np.int64)
+    look_up(core, ids)
+    core.begin([ids, ids])
+    results = [core.wait(0), core.wait(1)]
+    core.end()
+    assert [(r.hits, r.misses, r.pages, r.read_us) for r in results] == [(40, 0, 0, 0.0)] * 2
+
+
+def test_sources_and_cache_change_between_steps(core: LookupCore, regions: dict[int, Path]) -> None:
+    rng = np.random.default_rng(1)
+    slow = DelayModel("unit", 500.0, 1.0, 0.5)
+    for turn in range(12):
+        for index, path in enumerate(regions.values()):
+            spec = (
+                nvme(path),
+                SourceSpec(Tier.DRAM, (path,)),
+                SourceSpec(Tier.EMULATED, (path,), device=f"unit-test-{os.getpid()}", delay=slow),
+            )[turn % 3]
+            core.set_sources(index, [spec])
+            core.set_cache_rows(index, (0, 64, 5000)[(turn + index) % 3])
+        look_up(core, rng.integers(0, ROWS, 500))
+    Path(f"/dev/shm/slacktier-emulated-{os.getuid()}-unit-test-{os.getpid()}").unlink()
+
+
+def test_emulated_rows_are_held_back_by_the_delay_model(regions: dict[int, Path]) -> None:
+    device = f"unit-delay-{os.getpid()}"
+    model = DelayModel("unit", 2000.0, 10.0, 1.0)
+    layers = [LayerSetup(i, (SourceSpec(Tier.EMULATED, (p,), device, model),)) for i, p in regions.items()]
+    with LookupCore(layers) as core:
+        ids = np.arange(0, 3000, 30, dtype=np.int64)  # 100 rows on 100 pages
+        core.begin([ids, ids])
+        first, second = core.wait(0), core.wait(1)
+        core.end()
+    Path(f"/dev/shm/slacktier-emulated-{os.getuid()}-{device}").unlink()
+    assert (first.pages, second.pages) == (100, 100)
+    assert first.read_us >= 2000 + 100 * 10 + 100 * 1 - 1
+    assert second.read_us >= 2000 + 200 * 10 - 1
+    assert second.read_us < 50_000
+
+
+def test_only_the_ranks_own_rows_are_read(regions: dict[int, Path]) -> None:
+    ids = np.arange(90, dtype=np.int64)
+    with LookupCore([LayerSetup(1, (nvme(regions[1]),))], rank=1, tp=3) as core:
+        core.begin([ids])
+        result = core.wait(0)
+        out = np.empty((90, 264), np.uint8)
+        core.gather(0, out)
+        core.end()
+    assert (result.lookups, result.owned, result.misses) == (90, 30, 30)
+    assert pattern_check(SEEDS[1], np.where(ids % 3 == 1, ids, -1), out, 256, 8) == (0, -1)
+
+
+def flip(path: Path, offset: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[offset] ^= 1
+    path.write_bytes(raw)
+
+
+def test_a_damaged_row_is_an_error_and_the_others_are_served(regions: dict[int, Path]) -> None:
+    with LookupCore([LayerSetup(1, (nvme(regions[1]),), cache_rows=64)]) as core:
+        flip(regions[1], 2 * PAGE_BYTES + 16 + 272 * 3 + 100)  # row 3
+        core.begin([np.array([3, 40], np.int64)])
+        with pytest.raises(ContractError, match=r"layer 1 page 0 .*row 3: row checksum"):
+            core.wait(0)
+        core.end()
+        ids = np.array([4, 40], np.int64)
+        core.begin([ids])
+        core.wait(0)
+        core.end()
+
+
+def test_a_second_replica_serves_what_the_first_one_lost(regions: dict[int, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.region"
+    copy.write_bytes(regions[1].read_bytes())
+    with LookupCore([LayerSetup(1, (nvme(regions[1]), nvme(copy)))]) as core:
+        os.truncate(regions[1], 2 * PAGE_BYTES)  # reads past the end return 0 bytes
+        ids = np.arange(0, ROWS, 7, dtype=np.int64)
+        core.begin([ids])
+        assert core.wait(0).retries > 0
+        out = np.empty((ids.size, 264), np.uint8)
+        core.gather(0, out)
+        core.end()
+    assert pattern_check(SEEDS[1], ids, out, 256, 8) == (0, -1)
+
+
+def test_a_cut_off_region_without_replica_is_an_error(regions: dict[int, Path]) -> None:
+    with LookupCore([LayerSetup(1, (nvme(regions[1]),))]) as core:
+        os.truncate(regions[1], 2 * PAGE_BYTES)
+        core.begin([np.array([5], np.int64)])
+        with pytest.raises(TierUnavailableError, match="0 bytes, expected 4096"):
+            core.wait(0)
+        core.end()
+
+
+def test_gather_without_wait_is_refused(core: LookupCore) -> None:
+    ids = np.arange(500, dtype=np.int64)
+    with pytest.raises(ConfigError, match="buffer of 264 bytes"):
+        core.begin([ids, ids])
+        core.gather(0, np.empty(264, np.uint8))
+    core.wait(0)
+    core.wait(1)
+    core.end()
+    with pytest.raises(ConfigError, match="without its rows"):
+        core.gather(0, np.empty((500, 264), np.uint8))
+
+
+@pytest.mark.parametrize("bad", [ROWS, -2, 2**40])
+def test_ids_outside_the_table_are_named(core: LookupCore, bad: int) -> None:
+    with pytest.raises(ConfigError, match=f"row id {bad}, expected -1 to {ROWS - 1}"):
+        core.begin([np.array([1], np.int64), np.array([1, bad], np.int64)])
+
+
+def test_a_region_of_another_layer_or_other_bytes_is_refused(regions: dict[int, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds layer 14, expected layer 1"):
+        LookupCore([LayerSetup(1, (nvme(regions[14]),))])
+    other = write_region(tmp_path / "other", superblock(1, source_digest=bytes([1] * 32)), seed=5)
+    with pytest.raises(ConfigError, match="not a replica"):
+        LookupCore([LayerSetup(1, (nvme(regions[1]), nvme(other)))])
+
+
+def test_switching_to_other_bytes_drops_the_cache(regions: dict[int, Path], tmp_path: Path) -> None:
+    other = write_region(tmp_path / "other", superblock(1, source_digest=bytes([1] * 32)), seed=5)
+    ids = np.arange(50, dtype=np.int64)
+    with LookupCore([LayerSetup(1, (nvme(regions[1]),), cache_rows=500)]) as core:
+        look_up(core, ids)
+        core.set_sources(0, [nvme(other)])
+        core.begin([ids])
+        assert core.wait(0).hits == 0
+        out = np.empty((50, 264), np.uint8)
+        core.gather(0, out)
+        core.end()
+    assert pattern_check(5, ids, out, 256, 8) == (0, -1)
