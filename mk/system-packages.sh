@@ -17,9 +17,9 @@ has_venv() {
 
 # python.sh may have picked a versioned interpreter, whose venv module is in a versioned package.
 venv_package() {
-    local name
-    name=$(basename "$("$(dirname "$0")/python.sh" 2>/dev/null)") || name=python3
-    echo "$name-venv"
+    local python
+    python=$("$(dirname "$0")/python.sh" 2>/dev/null) || python=python3
+    echo "$(basename "$python")-venv"
 }
 
 missing_packages() {
