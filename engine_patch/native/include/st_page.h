@@ -98,8 +98,8 @@ int st_pages_encode(const st_layout *layout, uint64_t page_first, uint64_t page_
                     const uint8_t *scales, uint8_t *out);
 
 /* Verify page_count pages. Returns 0 or -EBADMSG with *fault, *page_id and *row_id of the first bad one. */
-int st_pages_verify(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *pages,
-                    int *fault, uint64_t *page_id, uint64_t *row_id);
+int st_pages_verify(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *pages, int *fault,
+                    uint64_t *page_id, uint64_t *row_id);
 
 /* The inverse of encode without checks: weights and scales of whole pages, for digests of what was staged. */
 int st_pages_unpack(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *pages,

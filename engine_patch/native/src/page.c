@@ -27,8 +27,7 @@ static uint32_t crc32c_portable(uint32_t crc, const uint8_t *bytes, size_t byte_
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *bytes,
-                                                               size_t byte_count) {
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *bytes, size_t byte_count) {
     uint64_t wide = crc;
     for (; byte_count >= 8; bytes += 8, byte_count -= 8) {
         uint64_t word;
@@ -170,8 +169,8 @@ int st_pages_encode(const st_layout *layout, uint64_t page_first, uint64_t page_
     return 0;
 }
 
-int st_pages_verify(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *pages,
-                    int *fault, uint64_t *page_id, uint64_t *row_id) {
+int st_pages_verify(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *pages, int *fault,
+                    uint64_t *page_id, uint64_t *row_id) {
     if (page_first + page_count > layout->page_count)
         return -ERANGE;
     for (uint64_t i = 0; i < page_count; i++) {

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all levels share: the report per level, hypothesis' settings and seed, and where the traces lie."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+pytest_plugins = ("level_report",)
+
+ROOT = Path(__file__).parent.parent
+
+# A deadline per example would measure the machine's other work; pytest-timeout bounds each test.
+settings.register_profile("slacktier", deadline=None, print_blob=True)
+settings.load_profile("slacktier")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Every run draws new examples and says how to draw them again."""
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"examples: repeat them with --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.fixture(scope="session")
+def traces_dir() -> Path:
+    """The directory of recorded traces; tests that need one are skipped where there is none."""
+    path = Path(os.environ.get("SLACKTIER_TRACES", ROOT.parent / "shared" / "traces"))
+    if not path.is_dir():
+        pytest.skip("needs recorded traces; SLACKTIER_TRACES names their directory")
+    return path
