@@ -182,8 +182,8 @@ def test_a_cut_off_region_without_replica_is_an_error(regions: dict[int, Path]) 
 
 def test_gather_without_wait_is_refused(core: LookupCore) -> None:
     ids = np.arange(500, dtype=np.int64)
+    core.begin([ids, ids])
     with pytest.raises(ConfigError, match="buffer of 264 bytes"):
-        core.begin([ids, ids])
         core.gather(0, np.empty(264, np.uint8))
     core.wait(0)
     core.wait(1)
