@@ -29,10 +29,11 @@ The simple case, DeepSeek-V4.1 with measured windows, read models and miss point
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
+from slacktier import window_changes, window_text
 from slacktier.tiers import Tier
 from slacktier.window_model import (
     GIB,
@@ -47,7 +48,7 @@ from slacktier.window_model import (
     exposed_stalls,
     predict,
 )
-from slacktier.window_search import EXACT_LAYERS, Solution, search
+from slacktier.window_search import EXACT_LAYERS, Solution, Space, search
 
 __all__ = [
     "EXACT_LAYERS",
@@ -95,7 +96,7 @@ class LayerDecision:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """decide()'s answer. No layers: the tables fit nowhere.
+    """decide()'s answer. Without layers the tables fit nowhere and the slowdown is infinite.
 
     fits         every table has a place and the slowdown is within the SLO
     proven       no better placement exists on the cache's grid; with many layers only where a bound shows it
@@ -119,9 +120,6 @@ class Decision:
     changes: tuple[str, ...] = ()
 
 
-NO_PLACE: Final[tuple[LayerDecision, ...]] = ()
-
-
 def decide(problem: Problem) -> Decision:
     """The cheapest placement within the SLO, of these the fastest, of these the one with the fewest cache rows.
 
@@ -129,25 +127,47 @@ def decide(problem: Problem) -> Decision:
     """
     found, proven = search(problem)
     if found is None:
-        return Decision(False, proven, NO_PLACE, 0.0, 0.0, 0.0, 0.0, 0, 0, {}, "no placement is allowed")
-    places = placed(problem, found)
+        return _nowhere(problem, proven)
+    places = _places(problem, found)
     prediction = predict(problem, places)
+    slowdown = prediction.slowdown_ms
+    spare_steps = problem.cache_steps - sum(found.host)
     return Decision(
         fits=found.key[0] == 0,
         proven=proven,
-        layers=tuple(_layer(problem, place, cost) for place, cost in zip(places, prediction.layers, strict=True)),
-        slowdown_ms=prediction.slowdown_ms,
-        slowdown_pct=100 * prediction.slowdown_ms / problem.step_ms,
-        slo_margin_ms=problem.slo_ms - prediction.slowdown_ms,
+        layers=_layers(problem, found, places, prediction),
+        slowdown_ms=slowdown,
+        slowdown_pct=100 * slowdown / problem.step_ms,
+        slo_margin_ms=problem.slo_ms - slowdown,
         cost=prediction.cost,
         cache_rows_spare=problem.cache_rows - sum(place.cache_rows for place in places),
-        host_cache_bytes_spare=0,
+        host_cache_bytes_spare=problem.host_cache_bytes * spare_steps // problem.cache_steps,
         reads_per_s=prediction.reads_per_s,
-        summary="",
+        summary=window_text.summary(problem, found, prediction),
+        warnings=window_text.warnings(problem, found, places, prediction),
+        changes=() if found.key[0] == 0 else window_changes.that_fit(problem, found, slowdown),
     )
 
 
-def placed(problem: Problem, found: Solution) -> tuple[Place, ...]:
+def _nowhere(problem: Problem, proven: bool) -> Decision:
+    """No placement is allowed at all: nothing is predicted, `changes` says what is missing."""
+    return Decision(
+        fits=False,
+        proven=proven,
+        layers=(),
+        slowdown_ms=math.inf,
+        slowdown_pct=math.inf,
+        slo_margin_ms=-math.inf,
+        cost=0.0,
+        cache_rows_spare=problem.cache_rows,
+        host_cache_bytes_spare=problem.host_cache_bytes,
+        reads_per_s={},
+        summary="the tables have no place on these devices",
+        changes=window_changes.no_place(problem),
+    )
+
+
+def _places(problem: Problem, found: Solution) -> tuple[Place, ...]:
     """The search's indices as places."""
     return tuple(
         Place(
@@ -160,19 +180,23 @@ def placed(problem: Problem, found: Solution) -> tuple[Place, ...]:
     )
 
 
-def _layer(problem: Problem, place: Place, cost: LayerCost) -> LayerDecision:
-    layer = next(x for x in problem.layers if x.layer_id == place.layer_id)
-    device = next(x for x in problem.devices if x.name == place.device)
-    return LayerDecision(
-        layer_id=place.layer_id,
-        device=place.device,
-        tier=device.tier,
-        cache_rows=place.cache_rows,
-        host_cache_rows=place.host_cache_rows,
-        pages=cost.pages,
-        read_ms=cost.read_ms,
-        window_ms=layer.window_ms,
-        stall_ms=cost.stall_ms,
-        margin_ms=cost.margin_ms,
-        sentence="",
+def _layers(
+    problem: Problem, found: Solution, places: tuple[Place, ...], prediction: Prediction
+) -> tuple[LayerDecision, ...]:
+    space = Space(problem)
+    return tuple(
+        LayerDecision(
+            layer_id=place.layer_id,
+            device=place.device,
+            tier=problem.devices[found.devices[k]].tier,
+            cache_rows=place.cache_rows,
+            host_cache_rows=place.host_cache_rows,
+            pages=cost.pages,
+            read_ms=cost.read_ms,
+            window_ms=problem.layers[k].window_ms,
+            stall_ms=cost.stall_ms,
+            margin_ms=cost.margin_ms,
+            sentence=window_text.layer_sentence(problem, space, found, k, place, cost),
+        )
+        for k, (place, cost) in enumerate(zip(places, prediction.layers, strict=True))
     )

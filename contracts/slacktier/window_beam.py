@@ -16,8 +16,7 @@ from slacktier.window_search import Key, Solution, Space, split_greedy, trimmed
 
 BEAM_NODES: Final = 96  # partial placements kept, times devices
 BEAM_MIN: Final = 8
-FINALISTS: Final = 3
-ROUNDS_MAX: Final = 3
+ROUNDS_MAX: Final = 2
 
 # Per device: pages queued, bytes placed, lateness of its latest layer.
 _Load = tuple[float, int, float]
@@ -30,10 +29,10 @@ def search_many(space: Space) -> tuple[Solution | None, bool]:
     """The best placement found, and whether a bound proves it."""
     best: Solution | None = None
     for gpu, host in _cache_guesses(space):
-        for devices in _beam(space, gpu, host):
-            found = split_greedy(space, devices)
-            if found is not None and (best is None or found.key < best.key):
-                best = found
+        devices = _beam(space, gpu, host)
+        found = split_greedy(space, devices) if devices else None
+        if found is not None and (best is None or found.key < best.key):
+            best = found
     if best is None:
         return None, False
     best = trimmed(space, _improve(space, best))
@@ -46,8 +45,8 @@ def _cache_guesses(space: Space) -> list[tuple[int, int]]:
     return sorted({(0, 0), (-(-space.gpu_steps // n), -(-space.host_steps // n))})
 
 
-def _beam(space: Space, gpu: int, host: int) -> list[tuple[int, ...]]:
-    """The best few assignments with these cache steps for every layer."""
+def _beam(space: Space, gpu: int, host: int) -> tuple[int, ...]:
+    """The best devices found with these cache steps for every layer; empty if no assignment is allowed."""
     beam = _Beam(space)
     states = [beam.start()]
     width = max(BEAM_MIN, BEAM_NODES // len(space.base))
@@ -56,7 +55,7 @@ def _beam(space: Space, gpu: int, host: int) -> list[tuple[int, ...]]:
         grown = [after for state in states for d in space.allowed[k] if (after := beam.place(state, k, d, pages))]
         # The order of equal ranks is that of the devices' names, so sorting by rank alone is repeatable.
         states = sorted(grown, key=itemgetter(0))[:width]
-    return [state[4] for state in states[:FINALISTS]]
+    return states[0][4] if states else ()
 
 
 class _Beam:
@@ -93,15 +92,13 @@ class _Beam:
 
 
 def _improve(space: Space, best: Solution) -> Solution:
-    """Move single layers, then swap pairs, while that makes the key smaller; deal the cache out again at the end."""
+    """Move single layers while that makes the key smaller, dealing the cache out again after each round."""
     for _ in range(ROUNDS_MAX):
-        start = best.key
-        best = _moves(space, best)
-        again = split_greedy(space, best.devices)
-        if again is not None and again.key < best.key:
-            best = again
-        if best.key == start:
+        moved = _moves(space, best)
+        if moved.devices == best.devices:
             break
+        again = split_greedy(space, moved.devices)
+        best = again if again is not None and again.key < moved.key else moved
     return best
 
 

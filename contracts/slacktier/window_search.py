@@ -207,25 +207,34 @@ def _spend(space: Space, devices: Sequence[int], gpu: list[int], host: list[int]
     """Deal one budget out, in place, until nothing helps the latest layer or every layer is early enough."""
     left = space.host_steps if of_host else space.gpu_steps
     steps = host if of_host else gpu
+
+    def best_offer(k: int) -> tuple[float, int]:
+        """Pages saved per step of cache, at the stride that saves most, and that stride."""
+        now = space.pages(k, gpu[k], host[k])
+        at = [(gpu[k], host[k] + n) if of_host else (gpu[k] + n, host[k]) for n in _strides(left)]
+        return max(((now - space.pages(k, *more)) / n, n) for more, n in zip(at, _strides(left), strict=True))
+
+    pages = [space.pages(k, gpu[k], host[k]) for k in range(space.layer_count)]
+    offers = [best_offer(k) for k in range(space.layer_count)] if left else []
     while left:
-        pages = [space.pages(k, gpu[k], host[k]) for k in range(space.layer_count)]
         late, latest = space.latest(devices, pages)
         if late <= -space.problem.margin_ms:
             return
-        best, taker, count = 0.0, -1, 0
-        for k, d in enumerate(devices):
-            if d != devices[latest]:
-                continue
-            weight = space.b[d] if k <= latest else space.c[d]
-            for extra in _strides(left):
-                more = (gpu[k], host[k] + extra) if of_host else (gpu[k] + extra, host[k])
-                saved = weight * (pages[k] - space.pages(k, *more)) / extra
-                if saved > best:
-                    best, taker, count = saved, k, extra
+        d, best, taker = devices[latest], 0.0, -1
+        for k, at in enumerate(devices):
+            if at == d and offers[k][1] > left:
+                offers[k] = best_offer(k)
+            saved = (space.b[d] if k <= latest else space.c[d]) * offers[k][0] if at == d else 0.0
+            if saved > best:
+                best, taker = saved, k
         if taker < 0:
             return
+        count = offers[taker][1]
         steps[taker] += count
         left -= count
+        pages[taker] = space.pages(taker, gpu[taker], host[taker])
+        if left:
+            offers[taker] = best_offer(taker)
 
 
 def _strides(left: int) -> Iterator[int]:
@@ -234,7 +243,8 @@ def _strides(left: int) -> Iterator[int]:
     while stride < left:
         yield stride
         stride *= 2
-    yield left
+    if left:
+        yield left
 
 
 def _give_back(
