@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request to an OpenAI-compatible server, measured: asyncio sockets, one connection per request.
+
+Client and server share the machine's cores in a demo, so the cost per token counts: chunks are handled where the
+event loop delivers them, without a task switch, and a time is taken before anything is parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from slacktier.errors import ConfigError, SlackTierError
+from slacktier_cli.replay.framing import ResponseParser
+from slacktier_cli.replay.metrics import Outcome, StreamRecord
+from slacktier_cli.replay.sse import SseParser
+
+_ERROR_BODY_BYTES: Final = 2000
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the server listens; plain HTTP."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        """From `http://host:port`; raises ConfigError for anything else."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or 80
+        except ValueError as exc:
+            raise ConfigError(f"server address {url!r}: {exc}") from exc
+        if parts.scheme != "http" or not host or parts.path not in ("", "/"):
+            raise ConfigError(f"server address {url!r}: expected http://host:port")
+        return cls(host, port)
+
+    def head(self, method: str, path: str, body: bytes, accept: str) -> bytes:
+        return (
+            f"{method} {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nConnection: close\r\nAccept: {accept}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode("ascii") + body
+
+
+class _Exchange(asyncio.Protocol):
+    """Sends one request; hands body bytes to `on_body` as they come; `ended` resolves when the response is over."""
+
+    def __init__(self, request: bytes, on_body: Callable[[bytes, int], None], clock: Clock) -> None:
+        self._request = request
+        self._on_body = on_body
+        self._clock = clock
+        self._transport: asyncio.BaseTransport | None = None
+        self.sent_ns = 0
+        self.response = ResponseParser()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.sent_ns = self._clock()
+        assert isinstance(transport, asyncio.WriteTransport)  # noqa: S101 - a TCP transport always is
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        now_ns = self._clock()
+        if self.ended.done():
+            return
+        try:
+            body = self.response.feed(data)
+            if body:
+                self._on_body(body, now_ns)
+        except SlackTierError as exc:
+            self._finish(exc)
+            return
+        if self.response.is_done:
+            self._finish(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.ended.done():
+            return
+        if exc is not None:
+            self._finish(exc)
+            return
+        try:
+            self.response.close()
+        except SlackTierError as early:
+            self._finish(early)
+        else:
+            self._finish(None)
+
+    def _finish(self, exc: Exception | None) -> None:
+        if exc is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(exc)
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection at once; the server sees it go."""
+        if self._transport is not None and not self._transport.is_closing():
+            assert isinstance(self._transport, asyncio.WriteTransport)  # noqa: S101 - a TCP transport always is
+            self._transport.abort()
+
+
+class CompletionClient:
+    """Streams completions from one server; any number of requests at once, on one event loop."""
+
+    def __init__(self, endpoint: Endpoint, *, clock: Clock = time.perf_counter_ns) -> None:
+        self.endpoint = endpoint
+        self._clock = clock
+
+    async def complete(self, body: dict[str, Any], *, path: str = "/v1/completions") -> StreamRecord:
+        """Send one streaming request and wait for its end.
+
+        body     as the API wants it; `stream` and usage reporting are switched on here
+        returns  the record; outcome FAILED with `error` set if the server refused, broke off or sent nonsense
+        A cancelled call drops the connection and raises CancelledError, as any task.
+        """
+        payload = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}, separators=(",", ":"))
+        request = self.endpoint.head("POST", path, payload.encode(), "text/event-stream")
+        record = StreamRecord(sent_ns=self._clock())
+        events = SseParser()
+        refused = bytearray()
+
+        def on_body(received: bytes, now_ns: int) -> None:
+            if exchange.response.status != 200:
+                refused.extend(received[: _ERROR_BODY_BYTES - len(refused)])
+                return
+            for event in events.feed(received):
+                record.add(event, now_ns)
+
+        exchange = _Exchange(request, on_body, self._clock)
+        try:
+            await self._run(exchange)
+            record.error = _fault(exchange, record, bytes(refused))
+        except (OSError, SlackTierError) as exc:
+            record.error = str(exc) or type(exc).__name__
+        record.sent_ns = exchange.sent_ns or record.sent_ns
+        record.outcome = Outcome.FAILED if record.error else Outcome.COMPLETED
+        return record
+
+    async def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """One plain JSON call; raises SlackTierError if the server cannot be reached or does not answer 200."""
+        received = bytearray()
+        payload = b"" if body is None else json.dumps(body).encode()
+        request = self.endpoint.head(method, path, payload, "application/json")
+        exchange = _Exchange(request, lambda piece, _: received.extend(piece), self._clock)
+        try:
+            await self._run(exchange)
+            if exchange.response.status != 200:
+                raise self._unavailable(method, path, _answer(exchange, bytes(received)))
+            answer: dict[str, Any] = json.loads(received)
+        except (OSError, ValueError) as exc:
+            raise self._unavailable(method, path, str(exc) or type(exc).__name__) from exc
+        return answer
+
+    def _unavailable(self, method: str, path: str, why: str) -> SlackTierError:
+        return SlackTierError(f"{method} {path} on {self.endpoint.host}:{self.endpoint.port}: {why}")
+
+    async def _run(self, exchange: _Exchange) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: exchange, self.endpoint.host, self.endpoint.port)
+            await exchange.ended
+        finally:
+            exchange.ended.cancel()
+            exchange.abort()
+
+
+def _answer(exchange: _Exchange, body: bytes) -> str:
+    text = body.decode("utf-8", "replace").strip()
+    return f"HTTP {exchange.response.status}: {text[:300]}"
+
+
+def _fault(exchange: _Exchange, record: StreamRecord, refused: bytes) -> str:
+    """Why a response that ended by its own framing is still no answer, or ""."""
+    if exchange.response.status != 200:
+        return _answer(exchange, refused)
+    if not record.is_done:
+        return "the stream ended without [DONE]"
+    if not record.chunk_ns:
+        return "the stream held no token"
+    return ""
