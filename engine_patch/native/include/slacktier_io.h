@@ -67,12 +67,12 @@ typedef struct st_layer_config {
 
 typedef struct st_core_config {
     uint32_t layer_count;
-    uint32_t rank, tp;         /* rows with row_id % tp == rank are owned */
-    uint32_t io_threads;       /* 0: one with io_uring, 16 with preadv */
-    uint32_t queue_depth;      /* pages in flight per thread */
-    uint32_t backend;          /* st_backend */
-    uint32_t spin_us;          /* how long an idle reader spins before it sleeps */
-    uint64_t lookups_max;      /* per layer and step */
+    uint32_t rank, tp;    /* rows with row_id % tp == rank are owned */
+    uint32_t io_threads;  /* 0: one with io_uring, 16 with preadv */
+    uint32_t queue_depth; /* pages in flight per thread */
+    uint32_t backend;     /* st_backend */
+    uint32_t spin_us;     /* how long an idle reader spins before it sleeps */
+    uint64_t lookups_max; /* per layer and step */
 } st_core_config;
 
 int st_core_open(const st_core_config *config, const st_layer_config *layers, st_core **out);
@@ -90,13 +90,13 @@ typedef struct st_layer_result {
     uint64_t hits;           /* in the cache when the step began */
     uint64_t repeats;        /* asked for again in the same step */
     uint64_t misses;
-    uint64_t pages;          /* distinct reads, retries not counted */
-    uint64_t spills;         /* misses that found no cache slot; served, not kept */
+    uint64_t pages;  /* distinct reads, retries not counted */
+    uint64_t spills; /* misses that found no cache slot; served, not kept */
     uint64_t retries;
-    uint64_t resolve_ns;     /* begin to first miss handed to a reader ("s"), 0 if none */
-    uint64_t read_ns;        /* from then until this layer's last row was checked, 0 if none */
-    uint64_t arrived_ns;     /* begin to that moment */
-    uint64_t wait_ns;        /* how long st_step_wait blocked */
+    uint64_t resolve_ns; /* begin to first miss handed to a reader ("s"), 0 if none */
+    uint64_t read_ns;    /* from then until this layer's last row was checked, 0 if none */
+    uint64_t arrived_ns; /* begin to that moment */
+    uint64_t wait_ns;    /* how long st_step_wait blocked */
 } st_layer_result;
 
 /* 0; -ETIMEDOUT; -EIO or -EBADMSG when no replica delivered (st_core_fault says what). */
@@ -114,7 +114,7 @@ typedef struct st_fault_report {
     uint32_t replica; /* the last one tried */
     uint32_t reserved;
     uint64_t row_id, page_id;
-    int64_t bytes;    /* what the read returned */
+    int64_t bytes; /* what the read returned */
 } st_fault_report;
 int st_core_fault(const st_core *core, uint32_t layer, st_fault_report *report);
 

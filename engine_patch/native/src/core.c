@@ -11,7 +11,7 @@
 
 enum {
     PREFETCH_AHEAD = 12,
-    PUBLISH_EVERY = 32,       /* reads handed over while the pass still runs */
+    PUBLISH_EVERY = 32,        /* reads handed over while the pass still runs */
     PUBLISH_AT_END_FROM = 4096 /* lookups; a prefill chunk gains more from page deduplication than from a head start */
 };
 
@@ -267,18 +267,13 @@ static uint32_t look_up(st_core *core, st_layer *layer, uint32_t row_id, uint32_
         return spill_row(core, layer, row_id, published);
     st_lookup_answer answer = st_directory_claim(&layer->directory, row_id, core->step);
     switch (answer.kind) {
-    case ST_HIT:
-        layer->result.hits++;
-        return answer.slot;
-    case ST_REPEAT:
-        layer->result.repeats++;
-        return answer.slot;
+    case ST_HIT: layer->result.hits++; return answer.slot;
+    case ST_REPEAT: layer->result.repeats++; return answer.slot;
     case ST_MISS:
         layer->result.misses++;
         add_want(core, layer, row_id, answer.slot, published);
         return answer.slot;
-    case ST_FULL:
-        break;
+    case ST_FULL: break;
     }
     return spill_row(core, layer, row_id, published);
 }

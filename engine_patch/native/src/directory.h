@@ -21,7 +21,7 @@ typedef struct st_set_meta {
 } st_set_meta;
 
 typedef struct st_directory {
-    uint32_t set_count; /* 0: no cache */
+    uint32_t set_count;        /* 0: no cache */
     uint32_t (*tags)[ST_WAYS]; /* row id + 1; 0 is an empty way */
     st_set_meta *meta;
     uint64_t evictions;

@@ -161,8 +161,8 @@ static int64_t read_blocking(const st_source *source, uint64_t page_id, uint8_t 
     if (source->kind == ST_SOURCE_CALLBACK)
         return source->read(source->context, page_id, buffer);
     for (;;) {
-        ssize_t got = pread(st_source_fd(source, page_id), buffer, ST_PAGE_BYTES,
-                            (off_t)st_source_offset(source, page_id));
+        ssize_t got =
+            pread(st_source_fd(source, page_id), buffer, ST_PAGE_BYTES, (off_t)st_source_offset(source, page_id));
         if (got >= 0 || errno != EINTR)
             return got < 0 ? -errno : got;
     }
@@ -302,8 +302,8 @@ static void idle(reader *self, uint32_t seen_work) {
 
 #ifdef ST_HAVE_URING
 static int ring_open(reader *self) {
-    static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-                                     IORING_SETUP_COOP_TASKRUN, 0};
+    static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN,
+                                     0};
     int rc = -EINVAL;
     for (unsigned i = 0; rc == -EINVAL && i < sizeof flags / sizeof *flags; i++)
         rc = io_uring_queue_init(self->core->queue_depth, &self->ring, flags[i]);

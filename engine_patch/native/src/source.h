@@ -18,7 +18,7 @@ struct st_source {
     /* ST_SOURCE_MEMORY: pages in order of page id, without superblocks */
     const uint8_t *memory;
     uint64_t memory_bytes;
-    st_source *base;       /* emulated: who owns the memory */
+    st_source *base;        /* emulated: who owns the memory */
     st_delay_device *delay; /* emulated only */
     /* ST_SOURCE_CALLBACK */
     st_read_callback read;

@@ -9,12 +9,12 @@
 
 #include "slacktier_io.h"
 
-#define CHECK(condition)                                                                            \
-    do {                                                                                            \
-        if (!(condition)) {                                                                         \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);   \
-            exit(1);                                                                                \
-        }                                                                                           \
+#define CHECK(condition)                                                                          \
+    do {                                                                                          \
+        if (!(condition)) {                                                                       \
+            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition); \
+            exit(1);                                                                              \
+        }                                                                                         \
     } while (0)
 
 enum { ROWS = 20000, PAYLOAD = 256, SCALES = 8, ROW_BYTES = PAYLOAD + SCALES, LOOKUPS_MAX = 8192 };
@@ -24,8 +24,8 @@ static const uint64_t second_ns = 1000000000u;
 typedef struct fault_plan {
     const uint8_t *pages;
     uint64_t page_count;
-    int fail_every;   /* every n-th read: */
-    int fail_kind;    /* 1 EIO, 2 short, 3 another page, 4 flipped bit, 5 zero bytes, 6 garbage */
+    int fail_every; /* every n-th read: */
+    int fail_kind;  /* 1 EIO, 2 short, 3 another page, 4 flipped bit, 5 zero bytes, 6 garbage */
     uint32_t delay_us;
     int reads; /* atomic */
 } fault_plan;
@@ -44,7 +44,10 @@ static int64_t read_page(void *context, uint64_t page_id, uint8_t *page) {
     case 1: return -EIO;
     case 2: return 512;
     case 3: memcpy(page, plan->pages + (page_id + 1) % plan->page_count * ST_PAGE_BYTES, ST_PAGE_BYTES); break;
-    case 4: for (int at = 20; at < ST_PAGE_BYTES; at += 272) page[at] ^= 4; break;
+    case 4:
+        for (int at = 20; at < ST_PAGE_BYTES; at += 272)
+            page[at] ^= 4;
+        break;
     case 5: return 0;
     case 6: memset(page, 0xA5, ST_PAGE_BYTES); break;
     }
@@ -52,7 +55,8 @@ static int64_t read_page(void *context, uint64_t page_id, uint8_t *page) {
 }
 
 static uint8_t *make_pages(const st_layout *layout, uint64_t seed) {
-    uint8_t *weights = malloc((size_t)layout->row_count * PAYLOAD), *scales = malloc((size_t)layout->row_count * SCALES);
+    uint8_t *weights = malloc((size_t)layout->row_count * PAYLOAD),
+            *scales = malloc((size_t)layout->row_count * SCALES);
     uint8_t *pages = aligned_alloc(ST_PAGE_BYTES, layout->page_count * ST_PAGE_BYTES);
     CHECK(weights && scales && pages);
     st_pattern_fill(seed, 0, layout->row_count, PAYLOAD, SCALES, weights, scales);
@@ -96,8 +100,13 @@ static void check_rows(uint64_t seed, const int64_t *ids, uint64_t count, uint32
 
 static st_core *open_core(st_source *a, st_source *b, uint64_t cache_rows, uint32_t rank, uint32_t tp,
                           st_backend backend) {
-    st_core_config config = {.layer_count = 2, .rank = rank, .tp = tp, .io_threads = backend == ST_BACKEND_POSIX ? 4 : 2,
-                             .queue_depth = 64, .backend = backend, .lookups_max = LOOKUPS_MAX};
+    st_core_config config = {.layer_count = 2,
+                             .rank = rank,
+                             .tp = tp,
+                             .io_threads = backend == ST_BACKEND_POSIX ? 4 : 2,
+                             .queue_depth = 64,
+                             .backend = backend,
+                             .lookups_max = LOOKUPS_MAX};
     st_layer_config layers[2] = {{.cache_rows = cache_rows, .source_count = 1, .sources = {a}},
                                  {.cache_rows = cache_rows / 2, .source_count = 1, .sources = {b}}};
     st_core *core = NULL;
@@ -194,8 +203,10 @@ static void test_faults_healed(void) {
         fault_plan flaky[2], broken[2];
         st_source *first[2], *second[2];
         for (int k = 0; k < 2; k++) {
-            flaky[k] = (fault_plan){.pages = pages[k], .page_count = layouts[k].page_count, .fail_every = 7, .fail_kind = kind};
-            broken[k] = (fault_plan){.pages = pages[k], .page_count = layouts[k].page_count, .fail_every = 1, .fail_kind = kind};
+            flaky[k] = (fault_plan){
+                .pages = pages[k], .page_count = layouts[k].page_count, .fail_every = 7, .fail_kind = kind};
+            broken[k] = (fault_plan){
+                .pages = pages[k], .page_count = layouts[k].page_count, .fail_every = 1, .fail_kind = kind};
             CHECK(st_source_open_callback(read_page, &broken[k], &layouts[k], &first[k]) == 0);
             CHECK(st_source_open_callback(read_page, &flaky[k], &layouts[k], &second[k]) == 0);
         }
