@@ -59,7 +59,7 @@ class CLayerResult(ctypes.Structure):
         (name, c_uint64)
         for name in (
             "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "retries",
-            "resolve_ns", "read_ns", "arrived_ns", "wait_ns",
+            "pass_ns", "resolve_ns", "read_ns", "arrived_ns", "wait_ns",
         )
     ]  # fmt: skip
 
@@ -111,6 +111,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_source_open_files": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_open_memory": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_open_emulated": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "st_source_open_pattern": (c_int, [c_uint64, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_close": (None, [c_void_p]),
     "st_delay_set": (c_int, [c_char_p, c_double, c_double, c_double]),
     "st_sleep_until": (None, [c_uint64]),

@@ -69,7 +69,7 @@ class LayerSetup:
     """One lookup layer: replicas in order of preference, and its share of the row cache."""
 
     layer_id: int
-    sources: tuple[SourceSpec, ...]
+    sources: tuple[AnySource, ...]
     cache_rows: int = 0
 
 
@@ -82,7 +82,7 @@ class LayerResult:
     pages      distinct page reads
     resolve_us step begin to the first miss handed to a reader (the window rule's s); read_us: from then until
                the layer's last row was checked (its T); both 0 where nothing was read
-    wait_us    how long wait() blocked
+    wait_us    how long wait() blocked; pass_us: this layer's part of begin()'s pass over the ids
     """
 
     lookups: int
@@ -93,10 +93,29 @@ class LayerResult:
     pages: int
     spills: int
     retries: int
+    pass_us: float
     resolve_us: float
     read_us: float
     arrived_us: float
     wait_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class PatternSource:
+    """A table of the test pattern that takes no space: its pages are encoded when they are read. For benchmarks."""
+
+    superblock: Superblock
+    seed: int
+    tier: Tier = Tier.EMULATED
+    device: str = ""
+    delay: DelayModel | None = None
+
+    @property
+    def label(self) -> str:
+        return f"emulated:pattern:{self.seed}"
+
+
+AnySource = SourceSpec | PatternSource
 
 
 class _Sources:
@@ -107,18 +126,23 @@ class _Sources:
 
     def __init__(self, *, allow_partial: bool) -> None:
         self._allow_partial = allow_partial
-        self._open: dict[SourceSpec, tuple[int, Superblock]] = {}
+        self._open: dict[AnySource, tuple[int, Superblock]] = {}
 
-    def get(self, spec: SourceSpec, layer_id: int) -> tuple[int, Superblock]:
+    def get(self, spec: AnySource, layer_id: int) -> tuple[int, Superblock]:
         """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
         if spec not in self._open:
-            self._open[spec] = self._open_emulated(spec, layer_id) if spec.device else self._open_region(spec)
+            self._open[spec] = self._open_new(spec, layer_id)
         handle, sb = self._open[spec]
         if sb.layer_id != layer_id:
             raise ConfigError(f"{spec.label}: holds layer {sb.layer_id}, expected layer {layer_id}")
         if spec.delay is not None:
             set_delay(spec.device, spec.delay)
         return handle, sb
+
+    def _open_new(self, spec: AnySource, layer_id: int) -> tuple[int, Superblock]:
+        if isinstance(spec, PatternSource):
+            return _open_pattern(spec)
+        return self._open_emulated(spec, layer_id) if spec.device else self._open_region(spec)
 
     def _open_region(self, spec: SourceSpec) -> tuple[int, Superblock]:
         with open_region(spec.paths, allow_partial=self._allow_partial) as region:
@@ -149,7 +173,16 @@ class _Sources:
         self._open.clear()
 
 
-def _unavailable(spec: SourceSpec, operation: str, rc: int) -> TierUnavailableError:
+def _open_pattern(spec: PatternSource) -> tuple[int, Superblock]:
+    handle = ctypes.c_void_p()
+    layout = PageCodec(spec.superblock).layout
+    rc = library().st_source_open_pattern(spec.seed, ctypes.byref(layout), ctypes.byref(handle))
+    if rc < 0 or handle.value is None:
+        raise _unavailable(spec, "open", rc)
+    return handle.value, spec.superblock
+
+
+def _unavailable(spec: AnySource, operation: str, rc: int) -> TierUnavailableError:
     return TierUnavailableError(
         f"{spec.label}: {operation} failed: {os.strerror(-rc)}",
         tier=spec.tier.value, operation=operation, target=spec.label, errno=-rc,
@@ -201,7 +234,7 @@ class LookupCore:
         self._handle: int | None = None
         self._timeout_ns = int(timeout_s * 1e9)
         self._sources = _Sources(allow_partial=allow_partial)
-        self._specs: list[tuple[SourceSpec, ...]] = []
+        self._specs: list[tuple[AnySource, ...]] = []
         self._superblocks: list[Superblock] = []
         self._counts = [0] * len(layers)
         self.layer_ids = tuple(setup.layer_id for setup in layers)
@@ -232,7 +265,7 @@ class LookupCore:
         self.backend = "uring" if library().st_core_backend(self._handle, ctypes.byref(reason)) == 1 else "posix"
         self.backend_reason = f"io_uring: {errno.errorcode[-reason.value]}" if reason.value else ""
 
-    def _open_sources(self, layer_id: int, specs: Sequence[SourceSpec]) -> tuple[list[int], Superblock]:
+    def _open_sources(self, layer_id: int, specs: Sequence[AnySource]) -> tuple[list[int], Superblock]:
         if not 1 <= len(specs) <= 4:
             raise ConfigError(f"layer {layer_id}: {len(specs)} sources, expected 1 to 4")
         opened = [self._sources.get(spec, layer_id) for spec in specs]
@@ -246,7 +279,7 @@ class LookupCore:
         """Of the layer's first source."""
         return self._superblocks[layer_index]
 
-    def sources(self, layer_index: int) -> tuple[SourceSpec, ...]:
+    def sources(self, layer_index: int) -> tuple[AnySource, ...]:
         return self._specs[layer_index]
 
     def row_bytes(self, layer_index: int) -> int:
@@ -295,7 +328,7 @@ class LookupCore:
             raise self._wait_error(rc, layer_index)
         return LayerResult(
             raw.lookups, raw.owned, raw.hits, raw.repeats, raw.misses, raw.pages, raw.spills, raw.retries,
-            raw.resolve_ns / 1e3, raw.read_ns / 1e3, raw.arrived_ns / 1e3, raw.wait_ns / 1e3,
+            raw.pass_ns / 1e3, raw.resolve_ns / 1e3, raw.read_ns / 1e3, raw.arrived_ns / 1e3, raw.wait_ns / 1e3,
         )  # fmt: skip
 
     def _wait_error(self, rc: int, layer_index: int) -> SlackTierError:
@@ -347,7 +380,7 @@ class LookupCore:
         if rc < 0:
             raise ConfigError(f"drop cache of layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
 
-    def set_sources(self, layer_index: int, specs: Sequence[SourceSpec]) -> None:
+    def set_sources(self, layer_index: int, specs: Sequence[AnySource]) -> None:
         """Read a layer from other replicas from the next step on; the cache is kept if the rows are the same."""
         handles, sb = self._open_sources(self.layer_ids[layer_index], specs)
         array = (ctypes.c_void_p * len(handles))(*handles)

@@ -47,6 +47,10 @@ int st_source_open_emulated(st_source *base, const char *device, st_source **out
 typedef int64_t (*st_read_callback)(void *context, uint64_t page_id, uint8_t *page);
 int st_source_open_callback(st_read_callback read, void *context, const st_layout *layout, st_source **out);
 
+/* Rows of the test pattern, encoded when they are asked for: a table of any size that takes no space. For benchmarks
+ * and tests. */
+int st_source_open_pattern(uint64_t seed, const st_layout *layout, st_source **out);
+
 /* Drops one reference; the last one closes. A core holds a reference to each of its sources. */
 void st_source_close(st_source *source);
 
@@ -93,6 +97,7 @@ typedef struct st_layer_result {
     uint64_t pages;  /* distinct reads, retries not counted */
     uint64_t spills; /* misses that found no cache slot; served, not kept */
     uint64_t retries;
+    uint64_t pass_ns;    /* this layer's part of the pass over the ids */
     uint64_t resolve_ns; /* begin to first miss handed to a reader ("s"), 0 if none */
     uint64_t read_ns;    /* from then until this layer's last row was checked, 0 if none */
     uint64_t arrived_ns; /* begin to that moment */

@@ -285,6 +285,7 @@ static int owned(const st_core *core, int64_t row_id) {
 static void pass(st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count) {
     uint32_t published = 0;
     int publish_early = count < PUBLISH_AT_END_FROM;
+    uint64_t start_ns = st_now_ns();
     table_reset(core->page_table, count);
     table_reset(core->row_table, count);
     for (uint64_t i = 0; i < count; i++) {
@@ -302,6 +303,7 @@ static void pass(st_core *core, st_layer *layer, const int64_t *row_ids, uint64_
         }
     }
     publish(core, layer, published);
+    layer->result.pass_ns = st_now_ns() - start_ns;
 }
 
 static int ids_valid(const st_core *core, const int64_t *const *row_ids, const uint64_t *counts) {

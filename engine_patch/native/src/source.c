@@ -147,3 +147,24 @@ int st_source_open_callback(st_read_callback read, void *context, const st_layou
     *out = source;
     return 0;
 }
+
+static int64_t read_pattern(void *context, uint64_t page_id, uint8_t *page) {
+    const st_source *source = context;
+    const st_layout *layout = &source->layout;
+    uint8_t weights[ST_PAGE_BYTES], scales[ST_PAGE_BYTES];
+    uint64_t first = page_id * layout->rows_per_page;
+    uint64_t count =
+        layout->row_count - first < layout->rows_per_page ? layout->row_count - first : layout->rows_per_page;
+    st_pattern_fill(source->pattern_seed, first, count, layout->payload_bytes, layout->scale_bytes, weights, scales);
+    int rc = st_pages_encode(layout, page_id, 1, weights, scales, page);
+    return rc < 0 ? rc : ST_PAGE_BYTES;
+}
+
+int st_source_open_pattern(uint64_t seed, const st_layout *layout, st_source **out) {
+    int rc = st_source_open_callback(read_pattern, NULL, layout, out);
+    if (rc < 0)
+        return rc;
+    (*out)->context = *out;
+    (*out)->pattern_seed = seed;
+    return 0;
+}

@@ -23,6 +23,7 @@ struct st_source {
     /* ST_SOURCE_CALLBACK */
     st_read_callback read;
     void *context;
+    uint64_t pattern_seed;
 };
 
 static inline void st_source_retain(st_source *source) {
