@@ -6,12 +6,29 @@
 #include <string.h>
 #include <sys/mman.h>
 
+static const size_t huge_page_bytes = 2 << 20;
+
+/* Rounded up to whole huge pages once there is half of one; the kernel fills no partial huge page. */
+static size_t mapped_bytes(size_t byte_count) {
+    size_t unit = byte_count >= huge_page_bytes / 2 ? huge_page_bytes : 4096;
+    return (byte_count + unit - 1) / unit * unit;
+}
+
+/* Zeroed, on huge pages where there is enough to fill one: the pass touches random lines, and with small pages most of
+ * them miss the TLB. Aligned by hand, since mmap aligns to small pages only. */
 static void *map_zeroed(size_t byte_count) {
-    void *memory = mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t padded = byte_count + huge_page_bytes;
+    uint8_t *memory = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
-    madvise(memory, byte_count, MADV_HUGEPAGE); /* a hint: the pass touches random lines of it */
-    return memory;
+    uint8_t *aligned = (uint8_t *)(((uintptr_t)memory + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes);
+    if (aligned > memory)
+        munmap(memory, (size_t)(aligned - memory));
+    size_t tail = padded - (size_t)(aligned - memory) - mapped_bytes(byte_count);
+    if (tail)
+        munmap(aligned + mapped_bytes(byte_count), tail);
+    madvise(aligned, mapped_bytes(byte_count), MADV_HUGEPAGE);
+    return aligned;
 }
 
 int st_directory_open(st_directory *directory, uint64_t slot_count) {
@@ -33,9 +50,9 @@ int st_directory_open(st_directory *directory, uint64_t slot_count) {
 
 void st_directory_close(st_directory *directory) {
     if (directory->tags)
-        munmap(directory->tags, directory->set_count * sizeof *directory->tags);
+        munmap(directory->tags, mapped_bytes(directory->set_count * sizeof *directory->tags));
     if (directory->meta)
-        munmap(directory->meta, directory->set_count * sizeof *directory->meta);
+        munmap(directory->meta, mapped_bytes(directory->set_count * sizeof *directory->meta));
     memset(directory, 0, sizeof *directory);
 }
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slacktier bench reads`: bursts of random page reads, ours against fio, preadv threads and mmap, interleaved.
+
+A burst is what a decode step asks for: so many distinct pages at once, over when the last one is checked. fio reads
+the same file with io_uring and O_DIRECT, iodepth = iodepth_batch_submit = iodepth_batch_complete_min =
+min(pages, 256), so that it works in bursts as well. Our figures include the checks of every record; fio checks nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from slacktier.errors import ConfigError
+from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES
+from slacktier.region import open_region
+from slacktier.tiers import Tier
+from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
+
+DEPTH_MAX: Final = 256
+PAGES: Final = (50, 200, 750, 3000)
+Burst = Callable[[np.ndarray[Any, np.dtype[np.int64]]], None]
+
+
+@dataclass
+class Samples:
+    """One arm's bursts of one size: seconds each, and CPU seconds in all."""
+
+    bursts_s: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    block_iops: list[float] = field(default_factory=list)
+
+    def summary(self, pages: int) -> dict[str, float]:
+        return {
+            "iops": statistics.median(self.block_iops),
+            "burst_ms_p50": float(np.percentile(self.bursts_s, 50)) * 1e3,
+            "burst_ms_p99": float(np.percentile(self.bursts_s, 99)) * 1e3,
+            "cpu_us_per_page": self.cpu_s / (len(self.bursts_s) * pages) * 1e6,
+        }
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _run_block(
+    burst: Burst, page_count: int, pages: int, seconds: float, rng: np.random.Generator, to: Samples
+) -> None:
+    """Bursts of distinct random pages for so many seconds."""
+    end, start_cpu, count, busy_s = time.monotonic() + seconds, _cpu_s(), 0, 0.0
+    while time.monotonic() < end:
+        page_ids = np.unique(rng.integers(0, page_count, pages + pages // 8))
+        page_ids = rng.permutation(page_ids)[:pages]
+        start = time.perf_counter()
+        burst(page_ids)
+        elapsed = time.perf_counter() - start
+        to.bursts_s.append(elapsed)
+        busy_s += elapsed
+        count += 1
+    to.cpu_s += _cpu_s() - start_cpu
+    to.block_iops.append(count * pages / busy_s)
+
+
+def _fio_block(path: Path, pages: int, seconds: float, to: Samples) -> None:
+    """The same from fio; burst times from its latency log, completion order, one group per burst."""
+    depth = min(pages, DEPTH_MAX)
+    with tempfile.TemporaryDirectory() as directory:
+        prefix = Path(directory) / "lat"
+        command = [
+            "fio", "--name=burst", f"--filename={path}", "--readonly", "--direct=1", "--rw=randread", "--bs=4k",
+            "--ioengine=io_uring", f"--iodepth={depth}", f"--iodepth_batch_submit={depth}",
+            f"--iodepth_batch_complete_min={depth}", "--randrepeat=0", "--time_based", f"--runtime={seconds}",
+            "--output-format=json", f"--write_lat_log={prefix}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ConfigError(f"fio on {path}: exit code {done.returncode}: {done.stderr.strip()[:200]}")
+        job = json.loads(done.stdout)["jobs"][0]
+        log = np.loadtxt(f"{prefix}_lat.1.log", delimiter=",", usecols=1, ndmin=1)
+    ran_s = job["read"]["runtime"] / 1e3
+    to.block_iops.append(float(job["read"]["iops"]))
+    to.cpu_s += (job["usr_cpu"] + job["sys_cpu"]) / 100 * ran_s
+    group_s = log[: log.size // depth * depth].reshape(-1, depth).max(axis=1) / 1e9
+    groups = -(-pages // depth)
+    to.bursts_s += [float(s) for s in group_s[: group_s.size // groups * groups].reshape(-1, groups).sum(axis=1)]
+
+
+@contextmanager
+def _core_arm(path: Path, backend: str) -> Iterator[Burst]:
+    with LookupCore([LayerSetup(_layer_id(path), (SourceSpec(Tier.NVME, (path,)),))], backend=backend) as core:
+        rows_per_page = core.superblock(0).rows_per_page
+
+        def burst(page_ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+            core.begin([page_ids * rows_per_page])
+            core.wait(0)
+            core.end()
+
+        yield burst
+
+
+def _layer_id(path: Path) -> int:
+    with open_region([path]) as region:
+        return region.superblock.layer_id
+
+
+@contextmanager
+def _mmap_arm(path: Path, *, willneed: bool) -> Iterator[Burst]:
+    """What a page-cache design does; the page cache of the file is dropped before each burst."""
+    fd = os.open(path, os.O_RDONLY)
+    with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as mapping:
+        mapping.madvise(mmap.MADV_RANDOM)
+
+        def burst(page_ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+            offsets = (page_ids + SUPERBLOCK_PAGES) * PAGE_BYTES
+            for offset in offsets.tolist() if willneed else ():
+                mapping.madvise(mmap.MADV_WILLNEED, offset, PAGE_BYTES)
+            np.frombuffer(mapping, np.uint8)[offsets].sum()
+            # Evict what was read, so that the next burst reads the device as well.
+            mapping.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+        yield burst
+    os.close(fd)
+
+
+def run(
+    path: Path, *, pages: tuple[int, ...] = PAGES, blocks: int = 5, seconds: float = 1.5, seed: int = 1
+) -> dict[str, Any]:
+    """Measure all arms on one region file in interleaved blocks.
+
+    returns  {"steps": [{"pages", "iops_ratio_to_fio", "p99_ratio_to_fio", "cpu_ratio_to_fio", "arms": {...}}]}
+    raises   ConfigError if fio is not installed or the region does not open
+    """
+    if shutil.which("fio") is None:
+        raise ConfigError("fio is not installed", hint="apt-get install fio")
+    with open_region([path]) as region:
+        page_count = region.superblock.page_count
+    rng = np.random.default_rng(seed)
+    steps = []
+    with (
+        _core_arm(path, "uring") as uring,
+        _core_arm(path, "posix") as posix,
+        _mmap_arm(path, willneed=False) as mapped,
+        _mmap_arm(path, willneed=True) as willneed,
+    ):
+        arms = {"uring": uring, "preadv": posix, "mmap": mapped, "mmap-willneed": willneed}
+        for count in pages:
+            samples = {name: Samples() for name in ("fio", *arms)}
+            for _ in range(blocks):
+                for name in rng.permutation(list(samples)):
+                    if name == "fio":
+                        _fio_block(path, count, seconds, samples["fio"])
+                    else:
+                        _run_block(arms[name], page_count, count, seconds, rng, samples[name])
+            steps.append(_compare(count, {name: s.summary(count) for name, s in samples.items()}))
+    return {"path": str(path), "blocks": blocks, "seconds": seconds, "seed": seed, "steps": steps}
+
+
+def _compare(pages: int, arms: dict[str, dict[str, float]]) -> dict[str, Any]:
+    ours, fio = arms["uring"], arms["fio"]
+    return {
+        "pages": pages,
+        "iops_ratio_to_fio": ours["iops"] / fio["iops"],
+        "p99_ratio_to_fio": ours["burst_ms_p99"] / fio["burst_ms_p99"],
+        "cpu_ratio_to_fio": ours["cpu_us_per_page"] / fio["cpu_us_per_page"],
+        "arms": arms,
+    }
