@@ -11,6 +11,7 @@
 
 enum {
     PREFETCH_AHEAD = 12,
+    BLOCK = 32,                /* lookups whose directory lines are fetched together */
     PUBLISH_EVERY = 32,        /* reads handed over while the pass still runs */
     PUBLISH_AT_END_FROM = 4096 /* lookups; a prefill chunk gains more from page deduplication than from a head start */
 };
@@ -262,10 +263,8 @@ static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint3
     return dest;
 }
 
-static uint32_t look_up(st_core *core, st_layer *layer, uint32_t row_id, uint32_t published) {
-    if (layer->directory.set_count == 0)
-        return spill_row(core, layer, row_id, published);
-    st_lookup_answer answer = st_directory_claim(&layer->directory, row_id, core->step);
+/* The answer of the directory for one row becomes its reference, and a read if it is missing. */
+static uint32_t settle(st_core *core, st_layer *layer, uint32_t row_id, st_lookup_answer answer, uint32_t published) {
     switch (answer.kind) {
     case ST_HIT: layer->result.hits++; return answer.slot;
     case ST_REPEAT: layer->result.repeats++; return answer.slot;
@@ -278,25 +277,53 @@ static uint32_t look_up(st_core *core, st_layer *layer, uint32_t row_id, uint32_
     return spill_row(core, layer, row_id, published);
 }
 
-static int owned(const st_core *core, int64_t row_id) {
-    return row_id >= 0 && (core->tp == 1 || (uint32_t)row_id % core->tp == core->rank);
+/* Some of a step's lookups that this rank owns: where they stand in the step, and their sets. */
+typedef struct block {
+    uint32_t count;
+    uint32_t at[BLOCK], row_ids[BLOCK], sets[BLOCK];
+} block;
+
+/* Fill a block from lookups [*next, count) and start fetching its directory lines. */
+static void block_fill(const st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count, uint64_t *next,
+                       block *out) {
+    uint32_t filled = 0;
+    uint64_t i = *next;
+    for (; i < count && filled < BLOCK; i++) {
+        layer->refs[i] = ST_NO_ROW;
+        out->at[filled] = (uint32_t)i;
+        out->row_ids[filled] = (uint32_t)row_ids[i];
+        filled += row_ids[i] >= 0 && (core->tp == 1 || (uint32_t)row_ids[i] % core->tp == core->rank);
+    }
+    *next = i;
+    out->count = filled;
+    if (layer->directory.set_count)
+        st_directory_prefetch(&layer->directory, out->row_ids, filled, out->sets);
 }
 
+static void block_settle(st_core *core, st_layer *layer, const block *in, uint32_t published) {
+    st_lookup_answer answers[BLOCK];
+    if (layer->directory.set_count)
+        st_directory_claim(&layer->directory, in->row_ids, in->sets, in->count, core->step, answers);
+    else
+        for (uint32_t i = 0; i < in->count; i++)
+            answers[i].kind = ST_FULL;
+    layer->result.owned += in->count;
+    for (uint32_t i = 0; i < in->count; i++)
+        layer->refs[in->at[i]] = settle(core, layer, in->row_ids[i], answers[i], published);
+}
+
+/* Two blocks in turn: while one is settled, the directory lines of the next are on their way. */
 static void pass(st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count) {
+    uint64_t start_ns = st_now_ns(), next = 0;
     uint32_t published = 0;
     int publish_early = count < PUBLISH_AT_END_FROM;
-    uint64_t start_ns = st_now_ns();
+    block blocks[2];
     table_reset(core->page_table, count);
     table_reset(core->row_table, count);
-    for (uint64_t i = 0; i < count; i++) {
-        if (layer->directory.set_count && i + PREFETCH_AHEAD < count && row_ids[i + PREFETCH_AHEAD] >= 0)
-            st_directory_prefetch(&layer->directory, (uint32_t)row_ids[i + PREFETCH_AHEAD]);
-        if (!owned(core, row_ids[i])) {
-            layer->refs[i] = ST_NO_ROW;
-            continue;
-        }
-        layer->result.owned++;
-        layer->refs[i] = look_up(core, layer, (uint32_t)row_ids[i], published);
+    block_fill(core, layer, row_ids, count, &next, &blocks[0]);
+    for (uint32_t turn = 0; blocks[turn & 1].count || next < count; turn++) {
+        block_fill(core, layer, row_ids, count, &next, &blocks[~turn & 1]);
+        block_settle(core, layer, &blocks[turn & 1], published);
         if (publish_early && layer->read_count - published >= PUBLISH_EVERY) {
             publish(core, layer, published);
             published = layer->read_count;
@@ -308,11 +335,12 @@ static void pass(st_core *core, st_layer *layer, const int64_t *row_ids, uint64_
 
 static int ids_valid(const st_core *core, const int64_t *const *row_ids, const uint64_t *counts) {
     for (uint32_t k = 0; k < core->layer_count; k++) {
-        int64_t row_count = (int64_t)core->layers[k].layout.row_count;
-        int bad = 0;
-        for (uint64_t i = 0; i < counts[k]; i++)
-            bad |= row_ids[k][i] < -1 || row_ids[k][i] >= row_count;
-        if (bad)
+        uint64_t highest = 0; /* of id + 1: padding becomes 0, what lies below it wraps around to the top */
+        for (uint64_t i = 0; i < counts[k]; i++) {
+            uint64_t id = (uint64_t)row_ids[k][i] + 1;
+            highest = id > highest ? id : highest;
+        }
+        if (highest > core->layers[k].layout.row_count)
             return 0;
     }
     return 1;
@@ -542,7 +570,9 @@ int st_core_set_cache_rows(st_core *core, uint32_t index, uint64_t cache_rows) {
         int64_t row_id = st_directory_row(&layer->directory, (uint32_t)slot);
         if (row_id < 0)
             continue;
-        st_lookup_answer answer = st_directory_claim(&directory, (uint32_t)row_id, core->step);
+        uint32_t key = (uint32_t)row_id, set = st_directory_set(&directory, key);
+        st_lookup_answer answer;
+        st_directory_claim(&directory, &key, &set, 1, core->step, &answer);
         if (answer.kind == ST_MISS)
             memcpy(cache + answer.slot * row_bytes, layer->cache + slot * row_bytes, row_bytes);
     }

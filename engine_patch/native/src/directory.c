@@ -61,85 +61,91 @@ uint64_t st_directory_bytes(const st_directory *directory) {
 }
 
 /* Bit w set where tags[w] == key. */
-static uint32_t match_portable(const uint32_t tags[ST_WAYS], uint32_t key) {
+static inline uint32_t match_portable(const uint32_t tags[ST_WAYS], uint32_t key) {
     uint32_t mask = 0;
     for (uint32_t way = 0; way < ST_WAYS; way++)
         mask |= (uint32_t)(tags[way] == key) << way;
     return mask;
 }
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-
-__attribute__((target("avx512f"))) static uint32_t match_avx512(const uint32_t tags[ST_WAYS], uint32_t key) {
-    return _mm512_cmpeq_epi32_mask(_mm512_load_si512(tags), _mm512_set1_epi32((int)key));
-}
-
-__attribute__((target("avx2"))) static uint32_t match_avx2(const uint32_t tags[ST_WAYS], uint32_t key) {
-    __m256i wanted = _mm256_set1_epi32((int)key);
-    __m256i low = _mm256_cmpeq_epi32(_mm256_load_si256((const __m256i *)tags), wanted);
-    __m256i high = _mm256_cmpeq_epi32(_mm256_load_si256((const __m256i *)(tags + 8)), wanted);
-    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
-           (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8;
-}
-#endif
-
-static uint32_t (*match)(const uint32_t tags[ST_WAYS], uint32_t key) = match_portable;
-
-__attribute__((constructor)) static void choose_match(void) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
-        match = match_avx512;
-    else if (__builtin_cpu_supports("avx2"))
-        match = match_avx2;
-#endif
-}
-
-/* The way to give to a new row: an empty one, else CLOCK's choice among those not pinned; -1 if all are. */
-static int choose_way(st_directory *directory, uint32_t set, st_set_meta *meta) {
-    uint32_t empty = match(directory->tags[set], 0) & ~(uint32_t)meta->pinned;
-    if (empty)
-        return __builtin_ctz(empty);
-    if (meta->pinned == 0xFFFF)
-        return -1;
+/* CLOCK's choice among the ways that are not pinned; the caller has seen that there is one. */
+static uint32_t clock_way(st_set_meta *meta) {
     for (;;) {
         uint32_t way = meta->hand;
         uint16_t bit = (uint16_t)(1u << way);
         meta->hand = (uint8_t)((way + 1) % ST_WAYS);
         if (meta->pinned & bit)
             continue;
-        if (!(meta->used & bit)) {
-            directory->evictions++;
-            return (int)way;
-        }
+        if (!(meta->used & bit))
+            return way;
         meta->used &= (uint16_t)~bit;
     }
 }
 
-st_lookup_answer st_directory_claim(st_directory *directory, uint32_t row_id, uint32_t step) {
-    uint32_t set = st_directory_set(directory, row_id);
+/* A slot for a row that is not there; empty holds the set's empty ways. */
+static st_lookup_answer claim_miss(st_directory *directory, uint32_t row_id, uint32_t set, uint32_t empty) {
     st_set_meta *meta = &directory->meta[set];
-    if (meta->step != step) {
-        meta->step = step;
-        meta->pinned = meta->fresh = 0;
-    }
-    uint32_t found = match(directory->tags[set], row_id + 1);
-    if (found) {
-        uint32_t way = (uint32_t)__builtin_ctz(found);
-        meta->pinned |= (uint16_t)found;
-        meta->used |= (uint16_t)found;
-        return (st_lookup_answer){meta->fresh & found ? ST_REPEAT : ST_HIT, set * ST_WAYS + way};
-    }
-    int way = choose_way(directory, set, meta);
-    if (way < 0)
+    uint32_t way;
+    empty &= ~(uint32_t)meta->pinned;
+    if (empty)
+        way = (uint32_t)__builtin_ctz(empty);
+    else if (meta->pinned == 0xFFFF)
         return (st_lookup_answer){ST_FULL, 0};
+    else {
+        way = clock_way(meta);
+        directory->evictions++;
+    }
     uint16_t bit = (uint16_t)(1u << way);
     directory->tags[set][way] = row_id + 1;
     meta->pinned |= bit;
     meta->fresh |= bit;
     meta->used &= (uint16_t)~bit;
-    return (st_lookup_answer){ST_MISS, set * ST_WAYS + (uint32_t)way};
+    return (st_lookup_answer){ST_MISS, set * ST_WAYS + way};
+}
+
+/* The same loop for each instruction set, since a compare that is not inlined costs as much as the rest of a hit. */
+#define CLAIM_NAME claim_portable
+#define CLAIM_TARGET
+#define CLAIM_MATCH(tags, key) match_portable(tags, key)
+#include "directory_claim.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("avx2"))) static inline uint32_t match_avx2(const uint32_t tags[ST_WAYS], uint32_t key) {
+    __m256i wanted = _mm256_set1_epi32((int)key);
+    __m256i low = _mm256_cmpeq_epi32(_mm256_load_si256((const __m256i *)tags), wanted);
+    __m256i high = _mm256_cmpeq_epi32(_mm256_load_si256((const __m256i *)(tags + 8)), wanted);
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8;
+}
+#define CLAIM_NAME claim_avx2
+#define CLAIM_TARGET __attribute__((target("avx2")))
+#define CLAIM_MATCH(tags, key) match_avx2(tags, key)
+#include "directory_claim.h"
+
+#define CLAIM_NAME claim_avx512
+#define CLAIM_TARGET __attribute__((target("avx512f")))
+#define CLAIM_MATCH(tags, key) (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_load_si512(tags), _mm512_set1_epi32((int)(key)))
+#include "directory_claim.h"
+#endif
+
+static void (*claim)(st_directory *, const uint32_t *, const uint32_t *, uint32_t, uint32_t,
+                     st_lookup_answer *) = claim_portable;
+
+__attribute__((constructor)) static void choose_claim(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        claim = claim_avx512;
+    else if (__builtin_cpu_supports("avx2"))
+        claim = claim_avx2;
+#endif
+}
+
+void st_directory_claim(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets, uint32_t count,
+                        uint32_t step, st_lookup_answer *answers) {
+    claim(directory, row_ids, sets, count, step, answers);
 }
 
 void st_directory_forget(st_directory *directory, uint32_t slot) {

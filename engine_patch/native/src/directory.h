@@ -46,14 +46,21 @@ static inline uint32_t st_directory_set(const st_directory *directory, uint32_t 
     return (uint32_t)(((uint64_t)hash * directory->set_count) >> 32);
 }
 
-static inline void st_directory_prefetch(const st_directory *directory, uint32_t row_id) {
-    uint32_t set = st_directory_set(directory, row_id);
-    __builtin_prefetch(directory->tags[set], 1);
-    __builtin_prefetch(&directory->meta[set], 1);
+/* The sets of count rows, and their cache lines on the way: one block ahead of st_directory_claim hides the memory. */
+static inline void st_directory_prefetch(const st_directory *directory, const uint32_t *row_ids, uint32_t count,
+                                         uint32_t *sets) {
+    for (uint32_t i = 0; i < count; i++)
+        sets[i] = st_directory_set(directory, row_ids[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        __builtin_prefetch(directory->tags[sets[i]], 1);
+        __builtin_prefetch(&directory->meta[sets[i]], 1);
+    }
 }
 
-/* Find row_id, or claim a slot for it; pins it for this step either way. step is never 0. */
-st_lookup_answer st_directory_claim(st_directory *directory, uint32_t row_id, uint32_t step);
+/* Find each row, or claim a slot for it; pins it for this step either way. In order: a row that stands twice is a miss
+ * first and a repeat then. step is never 0. */
+void st_directory_claim(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets, uint32_t count,
+                        uint32_t step, st_lookup_answer *answers);
 
 /* Forget a row whose bytes never arrived. */
 void st_directory_forget(st_directory *directory, uint32_t slot);
