@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 GIB: Final = 1 << 30
 
 
-class Progress(Protocol):
-    """Told after each chunk: which phase, and bytes done of all its bytes."""
-
-    def __call__(self, phase: str, done_bytes: int, total_bytes: int) -> None: ...
+# Told after each chunk: which phase, bytes done, and bytes of the whole phase.
+Progress = Callable[[str, int, int], None]
 
 
 def no_progress(phase: str, done_bytes: int, total_bytes: int) -> None:

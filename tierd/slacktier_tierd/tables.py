@@ -20,13 +20,15 @@ from typing import Final
 from slacktier.errors import ConfigError
 from slacktier.page import RowFormat, Superblock
 from slacktier.pattern import METADATA_KEY, source_text
+from slacktier_rowids.config import section
+from slacktier_rowids.engram import flatten
 from slacktier_tierd.checkpoint import Checkpoint
 from slacktier_tierd.safetensors_header import TensorEntry
 
 _NAMESPACE: Final = uuid.UUID("5fd9da5e-6c3c-5f34-9d56-0d3c9f9c2c11")  # of table uuids; any constant would do
 _V41_TENSOR: Final = re.compile(r"(?:model\.)?layers\.(\d+)\.engram\.embed\.weight")
 _QWEN_SHARD: Final = re.compile(r"(.*\blayers\.(\d+)\..*ngram_embedding)\.shard_(\d+)\.weight")
-_E8M0_BLOCK: Final = 32  # V4.1: one scale per 32 values
+E8M0_BLOCK: Final = 32  # V4.1: one scale per 32 values
 
 
 class Family(StrEnum):
@@ -162,9 +164,9 @@ def _v41_table(checkpoint: Checkpoint, layer_id: int, model: str, revision: str)
     )  # fmt: skip
     names = tuple(f"{prefix}layers.{layer_id}.engram.embed.{part}" for part in ("weight", "scale"))
     weight, scale = (checkpoint.tensor(name) for name in names)
-    _expect(weight, ["F8_E4M3"], (_v41_rows(checkpoint, layer_id), checkpoint.config.get("engram_head_dim")))
+    _expect(weight, ["F8_E4M3"], (_v41_rows(checkpoint, layer_id), flatten(checkpoint.config).get("engram_head_dim")))
     row_count, dim = weight.shape
-    _expect(scale, ["F8_E8M0"], (row_count, -(-dim // _E8M0_BLOCK)))
+    _expect(scale, ["F8_E8M0"], (row_count, -(-dim // E8M0_BLOCK)))
     return Table(
         model, revision, layer_id, row_count, dim, scale.shape[1], RowFormat.FP8_E4M3_BLOCK_E8M0,
         tuple(name.removeprefix("model.") for name in names), 1.0, _pattern_source(checkpoint, weight.name),
@@ -174,8 +176,8 @@ def _v41_table(checkpoint: Checkpoint, layer_id: int, model: str, revision: str)
 
 def _v41_rows(checkpoint: Checkpoint, layer_id: int) -> int | None:
     """Rows that config.json promises for the layer, or None where it says nothing."""
-    layers = checkpoint.config.get("engram_layer_ids")
-    rows = checkpoint.config.get("engram_num_embeddings")
+    config = flatten(checkpoint.config)
+    layers, rows = config.get("engram_layer_ids"), config.get("engram_num_embeddings")
     if isinstance(layers, list) and isinstance(rows, list) and layer_id in layers and len(rows) == len(layers):
         found = rows[layers.index(layer_id)]
         return found if type(found) is int else None
@@ -204,8 +206,8 @@ def _qwen_table(checkpoint: Checkpoint, layer_id: int, model: str, revision: str
 def _qwen_shards(checkpoint: Checkpoint, layer_id: int) -> list[TensorEntry]:
     matches = [match for name in checkpoint.files if (match := _QWEN_SHARD.fullmatch(name))]
     by_index = {int(match.group(3)): match.group(0) for match in matches if int(match.group(2)) == layer_id}
-    text_config = checkpoint.config.get("text_config", checkpoint.config)
-    promised = text_config.get("split_ngram_parts") if isinstance(text_config, dict) else None
+    text = section(checkpoint.config, "text_config") or checkpoint.config
+    promised = text.get("split_ngram_parts")
     count = promised if type(promised) is int and promised > 0 else len(by_index)
     if not by_index or count > 1 << 20:
         raise ConfigError(f"{checkpoint.path}: layer {layer_id} has no ...ngram_embedding.shard_0.weight")
