@@ -34,6 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slacktier import window_changes, window_text
+from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
 from slacktier.window_model import (
     GIB,
@@ -48,7 +49,7 @@ from slacktier.window_model import (
     exposed_stalls,
     predict,
 )
-from slacktier.window_search import EXACT_LAYERS, Solution, Space, search
+from slacktier.window_search import EXACT_LAYERS, Solution, Space, search, split
 
 __all__ = [
     "EXACT_LAYERS",
@@ -64,6 +65,7 @@ __all__ = [
     "Problem",
     "ReadModel",
     "Tier",
+    "best_split",
     "decide",
     "exposed_stalls",
     "predict",
@@ -147,6 +149,22 @@ def decide(problem: Problem) -> Decision:
         warnings=window_text.warnings(problem, found, places, prediction),
         changes=() if found.key[0] == 0 else window_changes.that_fit(problem, found, slowdown),
     )
+
+
+def best_split(problem: Problem, devices: Mapping[int, str]) -> tuple[Place, ...]:
+    """The cache split with the smallest slowdown for tables whose devices (name per layer id) are already chosen.
+
+    Capacities and the SLO are not looked at. Raises ConfigError for a layer without a known device, or if the placement
+    is not allowed at all: too many reads per second, or a layer without a window on a slow tier.
+    """
+    names = [device.name for device in problem.devices]
+    for layer in problem.layers:
+        if devices.get(layer.layer_id) not in names:
+            raise ConfigError(f"layer {layer.layer_id}: unknown device {devices.get(layer.layer_id)!r}")
+    found = split(Space(problem), [names.index(devices[layer.layer_id]) for layer in problem.layers])
+    if found is None:
+        raise ConfigError("no cache split is allowed with these devices")
+    return _places(problem, found)
 
 
 def _nowhere(problem: Problem, proven: bool) -> Decision:

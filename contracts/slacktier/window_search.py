@@ -175,6 +175,14 @@ def _exact(space: Space) -> Solution | None:
     return best
 
 
+def split(space: Space, devices: Sequence[int]) -> Solution | None:
+    """The best cache split on these devices: exact up to EXACT_LAYERS layers, greedy beyond; None if not allowed."""
+    if space.layer_count <= EXACT_LAYERS:
+        return split_exact(space, devices, None)
+    found = split_greedy(space, devices)
+    return None if found is None else trimmed(space, found)
+
+
 def split_exact(space: Space, devices: Sequence[int], best: Solution | None) -> Solution | None:
     """The best cache split on these devices if it beats `best`: depth first, starting from the greedy split."""
     greedy = split_greedy(space, devices)

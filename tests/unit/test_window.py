@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from slacktier.errors import ConfigError
 from slacktier.window import (
     Decision,
     Device,
@@ -15,6 +16,7 @@ from slacktier.window import (
     Problem,
     ReadModel,
     Tier,
+    best_split,
     decide,
     exposed_stalls,
     predict,
@@ -231,3 +233,19 @@ class TestAnswer:
         assert decide(problem).layers[0].margin_ms >= 0
         assert decide(replace(problem, margin_ms=0.5)).layers[0].margin_ms >= 0.5
         assert decide(problem).layers[0].cache_rows < decide(replace(problem, margin_ms=0.5)).layers[0].cache_rows
+
+
+class TestBestSplit:
+    def test_split_of_chosen_devices_is_the_one_that_decide_takes(self) -> None:
+        problem = v41(DISK, slo_pct=2)
+        split = best_split(problem, {1: "nvme0", 14: "nvme0"})
+        assert [place.cache_rows for place in split] == [layer.cache_rows for layer in decide(problem).layers]
+
+    def test_cache_goes_to_the_layer_that_waits(self) -> None:
+        two = v41(DISK, replace(DISK, name="nvme1"))
+        first, second = best_split(two, {1: "nvme0", 14: "nvme1"})
+        assert (first.cache_rows, second.cache_rows) == (1_000_000, 0)
+
+    def test_unknown_device_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="layer 14: unknown device None"):
+            best_split(v41(DISK), {1: "nvme0"})
