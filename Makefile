@@ -29,8 +29,7 @@ packages:
 
 # Made anew only when pyproject.toml changes: the install is editable.
 $(INSTALLED): pyproject.toml | packages
-	@$(PY) -c '' 2>/dev/null || { python=$$(mk/python.sh); echo "setup: making $(VENV) with $$python"; \
-	    "$$python" -m venv --clear $(VENV); }
+	@mk/make-venv.sh $(VENV)
 	@echo 'setup: installing Python packages into $(VENV)'
 	@command -v $(CC) >/dev/null || export SLACKTIER_NATIVE=skip; \
 	    $(PY) -m pip install -q --disable-pip-version-check -e '.[dev]'
