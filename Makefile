@@ -29,8 +29,7 @@ packages:
 
 # Made anew only when pyproject.toml changes: the install is editable.
 $(INSTALLED): pyproject.toml | packages
-	@$(PY) -c '' 2>/dev/null || { python=$$(mk/python.sh); echo "setup: making $(VENV) with $$python"; \
-	    "$$python" -m venv --clear $(VENV); }
+	@mk/make-venv.sh $(VENV)
 	@echo 'setup: installing Python packages into $(VENV)'
 	@command -v $(CC) >/dev/null || export SLACKTIER_NATIVE=skip; \
 	    $(PY) -m pip install -q --disable-pip-version-check -e '.[dev]'
@@ -61,7 +60,7 @@ lint: setup ## ruff, mypy, import-linter, codespell, clang-format, shellcheck
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/codespell
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files -co --exclude-standard '*.c' '*.h')
-	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files -co --exclude-standard .ci/run '*.sh'); \
+	@if command -v shellcheck >/dev/null; then shellcheck $$(git grep --untracked -lE '^#!.*\b(ba)?sh$$' -- ':!*.py'); \
 	else echo 'lint: shellcheck is not installed: shell scripts were not checked' >&2; fi
 
 format: setup ## Rewrite Python and C in the project's format

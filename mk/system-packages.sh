@@ -11,7 +11,7 @@ compiles() { command -v "$compiler" >/dev/null && printf '%s\n' "$1" | "$compile
 
 has_venv() {
     local python
-    [ -x .venv/bin/python ] && return
+    .venv/bin/python -c 'import pip' 2>/dev/null && return
     python=$("$(dirname "$0")/python.sh" 2>/dev/null) && "$python" -c 'import ensurepip, venv' 2>/dev/null
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ("level_report",)
+pytest_plugins = ("level_report", "pytester")
 
 ROOT = Path(__file__).parent.parent
 

@@ -64,7 +64,7 @@ class LevelReport:
         self.levels: dict[str, Level] = {}
         self.slow: list[str] = []
         narrowed = config.option.keyword or config.option.markexpr
-        self.named = [] if narrowed else named_levels(config.args, Path(__file__).parent)
+        self.named = [] if narrowed else named_levels(config.args, config.rootpath / "tests")
         for name in self.named:
             self.levels[name] = Level()
 

@@ -39,9 +39,9 @@ def _unescape(path: str) -> str:
 def mount_of(directory: Path, mountinfo: str) -> tuple[str, str]:
     """(filesystem type, source) of the mount that holds directory, from the text of /proc/self/mountinfo.
 
-    Of two mounts on one path the later one is in force.
+    Of two mounts on one path the later one is in force; "unknown" where none holds it, as in a chroot.
     """
-    found = ("", "")
+    found = ("unknown", "unknown")
     longest = -1
     for line in mountinfo.splitlines():
         head, _, tail = line.partition(" - ")

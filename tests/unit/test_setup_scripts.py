@@ -29,9 +29,9 @@ def add_program(machine: Path, name: str, text: str) -> None:
     (machine / "bin" / name).chmod(0o755)
 
 
-def run_script(machine: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run_script(machine: Path, script: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(machine / "bin/bash"), str(ROOT / "mk" / script)], cwd=machine, env={"PATH": f"{machine}/bin", **env},
+        [str(machine / "bin/bash"), str(ROOT / "mk" / script), *args], cwd=machine, env={"PATH": f"{machine}/bin"},
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -77,3 +77,11 @@ def test_newer_python_behind_an_old_one_is_found(machine: Path) -> None:
     add_program(machine, "python3.11", "#!/usr/bin/env bash\n")
     done = run_script(machine, "python.sh")
     assert done.stdout.strip() == str(machine / "bin/python3.11")
+
+
+def test_python_without_venv_is_named_and_nothing_half_made_is_left(machine: Path) -> None:
+    add_program(machine, "python3", "#!/usr/bin/env bash\n[[ $2 == *ensurepip* ]] && exit 1 || exit 0\n")
+    done = run_script(machine, "make-venv.sh", ".venv")
+    assert done.returncode == 1
+    assert "hint: install python3-venv and run make again" in done.stderr
+    assert not (machine / ".venv").exists()

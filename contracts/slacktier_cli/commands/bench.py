@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slacktier bench`: measurements of the parts on this machine. Each one's logic lies in the part that it measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slacktier_cli.results import print_results, working
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Measure parts of SlackTier.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("reads")
+def reads(
+    region: Annotated[Path, typer.Argument(help="A complete region in one file or on one block device.")],
+    pages: Annotated[
+        list[int] | None, typer.Option(min=1, help="Pages per burst; repeat it for several sizes.")
+    ] = None,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of each arm, interleaved.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds per block.")] = 1.5,
+    seed: Annotated[int, typer.Option(min=0, help="Draws pages and the order of the arms.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Bursts of random page reads: ours with io_uring and with preadv, against fio and mmap, on one file.
+
+    A burst is what a decode step asks for. Ours check every row that arrives; fio checks nothing.
+
+    Examples:
+      slacktier bench reads /mnt/nvme0/layer1.region
+      slacktier bench reads layer1.region --pages 750 --pages 3000 --blocks 3
+      slacktier bench reads layer1.region --json | jq '.steps[] | [.pages, .iops_ratio_to_fio]'
+    """
+    from slacktier_native import bench_reads
+
+    with working("reads: bursts of pages"):
+        result = bench_reads.run(
+            region, pages=tuple(pages or bench_reads.PAGES), blocks=blocks, seconds=seconds, seed=seed
+        )
+    rows = [
+        (arm, step["pages"], f["iops"], f["burst_ms_p50"], f["burst_ms_p99"], f["cpu_us_per_page"])
+        for step in result["steps"]
+        for arm, f in step["arms"].items()
+    ]
+    print_results(
+        "reads", result, directory=region.parent, as_json=as_json, rows=rows,
+        columns=("arm", "pages", "reads/s", "burst ms p50", "p99", "cpu us/page"),
+    )  # fmt: skip
+
+
+@app.command("directory")
+def directory(
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens per step; each asks for 24 rows of 2 layers.")] = 128,
+    cache_rows: Annotated[int, typer.Option(min=4, help="Rows in the cache, both layers together.")] = 1_000_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps per hit rate.")] = 600,
+    as_json: Json = False,
+) -> None:
+    """The pass over one step's row ids: hits, repeats, and the list of misses.
+
+    Reading is not part of the figures; it happens on another thread.
+
+    Examples:
+      slacktier bench directory
+      slacktier bench directory --tokens 8 --steps 2000
+      slacktier bench directory --json | jq '.p50_us, .bytes_per_row'
+    """
+    from slacktier_native import bench_directory
+
+    with working("directory: passes over row ids"):
+        result = bench_directory.run(tokens=tokens, cache_rows=cache_rows, steps=steps)
+    rows = [(cell["hit_rate"], cell["p50_us"], cell["p99_us"], cell["first_miss_us_p50"]) for cell in result["cells"]]
+    print_results(
+        "directory", result, directory=Path(), as_json=as_json, rows=rows,
+        columns=("hit rate", "pass us p50", "p99", "first miss us p50"),
+        notes=[f"{tokens} tokens, {cache_rows:,} cached rows; directory: {result['bytes_per_row']:.1f} B per row"],
+    )  # fmt: skip

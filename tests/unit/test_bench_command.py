@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slacktier bench`: real passes over the directory, and how figures are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from slacktier_cli.commands.bench import app
+from slacktier_cli.results import figure
+from slacktier_native import bench_reads
+
+ARM = {"iops": 90123.4, "burst_ms_p50": 2.125, "burst_ms_p99": 3.5, "cpu_us_per_page": 1.25}
+
+
+def invoke(*args: str) -> str:
+    result = CliRunner().invoke(app, list(args), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_directory_json_is_one_object_with_figures_and_machine() -> None:
+    report = json.loads(invoke("directory", "--tokens", "2", "--cache-rows", "200", "--steps", "3", "--json"))
+    assert report["bench"] == "directory"
+    assert report["machine"]["cores"] >= 1
+    assert report["p50_us"] > 0
+    assert len(report["cells"]) == 3
+
+
+def test_directory_table_has_a_line_per_hit_rate() -> None:
+    lines = invoke("directory", "--tokens", "2", "--cache-rows", "200", "--steps", "3").splitlines()
+    assert lines[1].split() == ["hit", "rate", "pass", "us", "p50", "p99", "first", "miss", "us", "p50"]
+    assert len(lines) == 6
+
+
+def test_reads_table_has_a_line_per_arm_and_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    def run(path: Path, **options: Any) -> dict[str, Any]:
+        asked.update(options, path=path)
+        return {"steps": [{"pages": count, "arms": {"fio": ARM, "uring": ARM}} for count in options["pages"]]}
+
+    monkeypatch.setattr(bench_reads, "run", run)
+    out = invoke("reads", str(tmp_path / "a.region"), "--pages", "50", "--pages", "750", "--blocks", "2")
+    assert asked == {"path": tmp_path / "a.region", "pages": (50, 750), "blocks": 2, "seconds": 1.5, "seed": 1}
+    assert [line.split() for line in out.splitlines() if line.startswith("uring")] == [
+        ["uring", "50", "90,123", "2.12", "3.5", "1.25"],
+        ["uring", "750", "90,123", "2.12", "3.5", "1.25"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.12345, "0.123"), (12345.6, "12,346"), (4096, "4,096"), ("uring", "uring"), (2.0, "2")]
+)
+def test_figures_have_three_significant_digits(value: Any, text: str) -> None:
+    assert figure(value) == text
