@@ -52,11 +52,15 @@ class Traffic:
         return [served for served in self.served if served.record.outcome is Outcome.FAILED]
 
 
-def completion_body(model: str, request: ReplayRequest) -> dict[str, Any]:
-    """The request's JSON: token ids in, and the recorded answer for the server to produce."""
+def completion_body(model: str, request: ReplayRequest, first_token: int) -> dict[str, Any]:
+    """The request's JSON: token ids in, and the recorded answer for the server to produce.
+
+    first_token  stands before the prompt and is another one in each block, so that no prompt is found in a prefix
+                 cache that earlier blocks filled
+    """
     return {
         "model": model,
-        "prompt": request.prompt.tolist(),
+        "prompt": [first_token, *request.prompt.tolist()],
         "max_tokens": int(request.answer.size),
         "ignore_eos": True,
         "slacktier": {"output_token_ids": request.answer.tolist()},
@@ -68,6 +72,7 @@ async def run_traffic(
     users: Sequence[Iterator[ReplayRequest]],
     *,
     model: str,
+    first_token: int,
     seconds: float,
     at_end: Callable[[], Awaitable[Answer]],
 ) -> tuple[Traffic, Answer]:
@@ -79,7 +84,8 @@ async def run_traffic(
     traffic = Traffic()
     began, cpu_began = time.perf_counter(), time.process_time()
     tasks = [
-        asyncio.create_task(_user(client, index, requests, model, traffic)) for index, requests in enumerate(users)
+        asyncio.create_task(_user(client, index, bodies(requests, model, first_token), traffic))
+        for index, requests in enumerate(users)
     ]
     try:
         await asyncio.wait(tasks, timeout=seconds)
@@ -98,9 +104,13 @@ async def run_traffic(
     return traffic, answer
 
 
-async def _user(client: Completes, index: int, requests: Iterator[ReplayRequest], model: str, traffic: Traffic) -> None:
-    for ordinal, request in enumerate(requests):
-        record = await client.complete(completion_body(model, request))
+def bodies(requests: Iterator[ReplayRequest], model: str, first_token: int) -> Iterator[dict[str, Any]]:
+    return (completion_body(model, request, first_token) for request in requests)
+
+
+async def _user(client: Completes, index: int, requests: Iterator[dict[str, Any]], traffic: Traffic) -> None:
+    for ordinal, body in enumerate(requests):
+        record = await client.complete(body)
         traffic.served.append(Served(index, ordinal, record))
         if record.outcome is Outcome.FAILED:
             return

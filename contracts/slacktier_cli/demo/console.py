@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report on a terminal: one table, the checks and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Report = Mapping[str, Any]
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Everything that the issue of a run is judged by, in about thirty lines."""
+    console.print(_results(report))
+    for line in summary_lines(report):
+        console.print(Text(line))
+    console.print(Text(f"Decision: {report['decision']}", style="bold"))
+    for fault in report["faults"]:
+        console.print(Text(f"not good: {fault}", style="bold red"))
+
+
+def _results(report: Report) -> Table:
+    table = Table(title="emulated engine, scaled tables" if _is_scaled(report) else "emulated engine")
+    table.add_column("arm")
+    for name in ("TPOT ms", "p95", "vs dram", "layer", "window ms", "read p50", "p99", "stall ms", "hit rate"):
+        table.add_column(name, justify="right")
+    for name, arm in report["arms"].items():
+        tpot = arm["tpot_ms"] or {}
+        lead = [name, _ms(tpot.get("mean")), _ms(tpot.get("p95")), _percent(arm["tpot_vs_dram"]["percent"])]
+        for layer_id, layer in arm["layers"].items():
+            table.add_row(
+                *lead, layer_id, _ms(layer["window_ms"]), _ms(layer["read_ms"]["p50"]), _ms(layer["read_ms"]["p99"]),
+                _ms(layer["stall_ms"]), _rate(layer["hit_rate"]),
+            )  # fmt: skip
+            lead = ["", "", "", ""]
+        table.add_section()
+    return table
+
+
+def summary_lines(report: Report) -> list[str]:
+    """Rows checked, the tables' sizes and the check against CLOCK, a sentence each."""
+    lines = [
+        f"Rows checked against the pattern: {report['rows_checked']:,} "
+        f"({report['rows_checked_serving']:,} while serving), mismatches: {report['mismatched_rows']:,}, "
+        f"I/O interface: {report['backend']}.",
+        "Tables: "
+        + "; ".join(
+            f"layer {table['layer_id']} has {table['rows']:,} rows"
+            + (f", scaled from {table['full_rows']:,}" if table["scaled"] else "")
+            for table in report["tables"]
+        )
+        + (". Hit rates are the scaled tables'." if _is_scaled(report) else "."),
+    ]
+    check = report["clock_check"]
+    if check is not None:
+        rates = "; ".join(
+            f"layer {layer_id} {_rate(layer['hit_rate'])} against {_rate(layer['clock_hit_rate'])}"
+            for layer_id, layer in check["layers"].items()
+        )
+        lines.append(f"Row cache against a plain CLOCK on the same lookups: {rates}.")
+    return lines
+
+
+def _is_scaled(report: Report) -> bool:
+    return any(table["scaled"] for table in report["tables"])
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1f} %"

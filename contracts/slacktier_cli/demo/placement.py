@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From measured blocks to the window rule's question, its answer, and how well the rule predicted each arm.
+
+Devices are the tiers that the arms measured, each with a read model fitted to them. What was measured is one rank
+with its devices to itself, so the answer is for one such disk per rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slacktier.errors import SlackTierError
+from slacktier.tiers import Tier
+from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, decide, predict
+from slacktier_cli.demo.arms import BASELINE, Arm, LayerSource
+from slacktier_cli.demo.read_fit import ReadPoint, fit_read_model
+from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
+
+# Only the ratio matters: memory costs some forty times as much as flash; another node's memory is shared by two.
+COST_PER_GIB: Final = {Tier.DRAM: 4.0, Tier.NVME: 0.1}
+_COST_REMOTE: Final = 2.0
+_DRAM_NAME: Final = "DRAM"
+_DISK_NAME: Final = "this disk"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPrediction:
+    """One arm's step against the baseline's, in ms: by the rule, and as the server measured it."""
+
+    arm: str
+    predicted_ms: float
+    measured_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The question put to decide(), its answer, and the check of the rule against the arms."""
+
+    problem: Problem
+    decision: Decision
+    predictions: tuple[ArmPrediction, ...]
+
+
+def device_name(source: LayerSource) -> str:
+    """How a sentence calls the place."""
+    if source.tier is Tier.EMULATED:
+        return f"{source.delay} (emulated)"
+    return _DRAM_NAME if source.tier is Tier.DRAM else _DISK_NAME
+
+
+def place_tables(
+    figures: Sequence[ArmFigures], *, row_counts: Sequence[int], row_bytes: int, ranks: int, cache_rows: int,
+    slo_pct: float,
+) -> Placement:  # fmt: skip
+    """Ask the window rule where each layer's table can live.
+
+    row_counts  rows of each layer's table to plan for, in order of use
+    raises      SlackTierError if the arms measured no step, or no uncached arm read pages
+    """
+    baseline = next(figure for figure in figures if figure.arm.name == BASELINE)
+    if not baseline.step_ms:
+        raise SlackTierError("the DRAM arm measured no decode step: there is nothing to compare with")
+    problem = Problem(
+        layers=tuple(
+            Layer(
+                layer.layer_id,
+                window_ms=_known(layer.window_ms, layer),
+                misses=_miss_curve(figures, index),
+                row_count=row_counts[index],
+                row_bytes=row_bytes,
+            )
+            for index, layer in enumerate(baseline.layers)
+        ),
+        devices=tuple(_device(source, figures, ranks) for source in _sources(figures)),
+        step_ms=baseline.step_ms,
+        ranks=ranks,
+        slo_pct=slo_pct,
+        cache_rows=cache_rows if any(figure.arm.is_cached for figure in figures) else 0,
+    )
+    return Placement(problem, decide(problem), _predictions(problem, figures, baseline))
+
+
+def _known(value: float | None, layer: LayerFigures) -> float:
+    if value is None:
+        raise SlackTierError(f"layer {layer.layer_id}: no decode step was measured")
+    return value
+
+
+def _sources(figures: Sequence[ArmFigures]) -> list[LayerSource]:
+    """Every place that some arm used, in the order of the arms."""
+    return list(dict.fromkeys(source for figure in figures for source in (figure.arm.first, figure.arm.later)))
+
+
+def _device(source: LayerSource, figures: Sequence[ArmFigures], ranks: int) -> Device:
+    points = [point for figure in figures for block in figure.blocks for point in _points(figure.arm, block, source)]
+    return Device(
+        device_name(source),
+        source.tier,
+        fit_read_model(points),
+        units=ranks,
+        cost_per_gib=COST_PER_GIB.get(source.tier, _cost_emulated(source)),
+    )
+
+
+def _cost_emulated(source: LayerSource) -> float:
+    return COST_PER_GIB[Tier.NVME] if "nvme" in source.delay else _COST_REMOTE
+
+
+def _points(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadPoint]:
+    """The block's layers that this place served; only their pages queue with each other."""
+    layers = [
+        (layer.read_ms.mean, layer.pages_per_step or 0.0)
+        for index, layer in enumerate(block.server.layers)
+        if arm.source(index) == source
+    ]
+    total, queued, points = sum(pages for _, pages in layers), 0.0, []
+    for read_ms, pages in layers:
+        queued += pages
+        if read_ms is not None:
+            points.append(ReadPoint(read_ms, queued, total - queued))
+    return points
+
+
+def _miss_curve(figures: Sequence[ArmFigures], index: int) -> MissCurve:
+    """Pages per step without a cache and with each cache size that an arm had; more rows never mean more pages."""
+    uncached = [pages for rows, pages in _pages(figures, index) if rows == 0]
+    if not uncached:
+        raise SlackTierError("no arm read pages without a cache: add the arm nvme")
+    points = {0: max(uncached)}
+    for rows, pages in sorted(_pages(figures, index)):
+        if rows:
+            points[rows] = min(pages, *points.values())
+    return MissCurve(tuple(points.items()))
+
+
+def _pages(figures: Sequence[ArmFigures], index: int) -> list[tuple[int, float]]:
+    """(cache rows, pages per step) of each arm that read this layer's pages from a device."""
+    return [
+        (figure.layers[index].cache_rows, pages)
+        for figure in figures
+        if figure.arm.source(index).tier is not Tier.DRAM
+        and figure.layers
+        and (pages := figure.layers[index].pages_per_step) is not None
+    ]
+
+
+def _predictions(problem: Problem, figures: Sequence[ArmFigures], baseline: ArmFigures) -> tuple[ArmPrediction, ...]:
+    stalls = {figure.arm.name: predict(problem, _places(figure)).slowdown_ms for figure in figures}
+    return tuple(
+        ArmPrediction(
+            figure.arm.name,
+            stalls[figure.arm.name] - stalls[BASELINE],
+            figure.step_ms - (baseline.step_ms or 0.0),
+        )
+        for figure in figures
+        if figure.arm.name != BASELINE and figure.step_ms is not None
+    )
+
+
+def _places(figure: ArmFigures) -> list[Place]:
+    return [
+        Place(layer.layer_id, device_name(figure.arm.source(index)), layer.cache_rows)
+        for index, layer in enumerate(figure.layers)
+    ]
