@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -12,12 +14,14 @@ import numpy.typing as npt
 
 from slacktier.errors import ConfigError
 from slacktier.page import PAGE_BYTES, PAGE_HEADER, record_bytes_for
+from slacktier_cli.characterize.progress import Reporter
 from slacktier_cli.characterize.sampling import Sampling
 from slacktier_cli.traces import Trace
 from slacktier_native.cache_sim import CLASSES, RowIndex, Stream
 from slacktier_rowids.engram import EngramLayout
 from slacktier_rowids.models import Hasher
 from slacktier_rowids.ngram import HashConstants, NgramHasher
+from slacktier_rowids.seen_set import SeenLayer, SeenSet
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
@@ -65,10 +69,11 @@ class Lookups:
         """The lookups in that order of positions."""
         return Stream(order, self.first, self.keys, self.decode, self.class_of, skip)
 
+    @cached_property
     def pages(self) -> U32:
         """[keys] uint32, a dense number for the page of each key."""
-        dense: I64 = np.unique(self.rows // np.uint32(self.rows_per_page), return_inverse=True)[1]
-        return dense.astype(np.uint32)
+        with RowIndex() as index:
+            return index.add(self.rows // np.uint32(self.rows_per_page))
 
 
 class LayerHash:
@@ -112,14 +117,21 @@ def rows_per_page(hasher: Hasher) -> int:
     return (PAGE_BYTES - PAGE_HEADER.size) // record_bytes_for(dim, scales)
 
 
-def session_batches(trace: Trace, tokens_max: int = _CALL_TOKENS) -> Iterator[tuple[int, int]]:
-    """Ranges of sessions with about tokens_max tokens each."""
-    first = 0
-    while first < trace.session_count:
-        limit = trace.session_offsets[first] + tokens_max
-        end = max(int(np.searchsorted(trace.session_offsets, limit, side="right")) - 1, first + 1)
+def session_batches(offsets: I64, tokens_max: int = _CALL_TOKENS) -> Iterator[tuple[int, int]]:
+    """Ranges of sessions with at most tokens_max tokens each, or one longer session."""
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        end = max(int(np.searchsorted(offsets, offsets[first] + tokens_max, side="right")) - 1, first + 1)
         yield first, end
         first = end
+
+
+def _hashed(trace: Trace, layer: LayerHash) -> Iterator[tuple[int, int, U32]]:
+    """(first position, end, row ids [T, looked-at columns]) of batches of sessions, in order."""
+    offsets = trace.session_offsets
+    for first, end in session_batches(offsets):
+        start, stop = int(offsets[first]), int(offsets[end])
+        yield start, stop, layer.row_ids(trace.tokens[start:stop], offsets[first : end + 1] - start)
 
 
 def look_up(trace: Trace, layer: LayerHash, advance: Callable[[int], None]) -> Lookups:
@@ -131,14 +143,11 @@ def look_up(trace: Trace, layer: LayerHash, advance: Callable[[int], None]) -> L
     keys = np.empty(len(trace.tokens) * columns, np.uint32)
     used = 0
     with RowIndex() as index:
-        for first, end in session_batches(trace):
-            start, stop = int(trace.session_offsets[first]), int(trace.session_offsets[end])
-            rows = layer.row_ids(trace.tokens[start:stop], trace.session_offsets[first : end + 1] - start)
+        for start, stop, rows in _hashed(trace, layer):
             if sampling.share < 1:
                 picked = sampling.picks(rows // np.uint32(layer.rows_per_page))
                 counts[start:stop] = picked.sum(axis=1)
-                rows = rows[picked]
-            found = index.add(rows.ravel())
+            found = index.add(rows[picked] if sampling.share < 1 else rows.ravel())
             keys[used : used + len(found)] = found
             used += len(found)
             advance(stop - start)
@@ -156,3 +165,17 @@ def look_up(trace: Trace, layer: LayerHash, advance: Callable[[int], None]) -> L
         rows_per_page=layer.rows_per_page,
         sampling=sampling,
     )
+
+
+def rows_used(trace: Trace, hasher: Hasher, layers: tuple[int, ...], reporter: Reporter) -> SeenSet:
+    """Every row that the trace looks up, in these layers (none named: all)."""
+    seen = []
+    for layer_id in sorted(layers or hasher.layout.layer_ids):
+        layer = LayerHash(hasher, layer_id, Sampling.at(Fraction(1), hasher.constants.primes.shape[2]))
+        flags = np.zeros(layer.row_count, np.bool_)
+        with reporter.work(f"layer {layer_id}: seen-set", len(trace.tokens)) as advance:
+            for start, stop, rows in _hashed(trace, layer):
+                flags[rows] = True
+                advance(stop - start)
+        seen.append(SeenLayer.of_flags(layer_id, flags))
+    return SeenSet(tuple(seen))

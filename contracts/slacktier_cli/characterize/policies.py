@@ -57,22 +57,25 @@ class Curve:
 class Load:
     """What a schedule asks of a layer without a cache.
 
+    sessions         at a time
     decode_lookups   of the whole schedule
     tokens_per_step  decode tokens of a full step
     uncached_pages   distinct rows of a full step: what it reads with no cache at all
     """
 
+    sessions: int
     decode_lookups: int
     tokens_per_step: float
     uncached_pages: float
 
 
-def load_of(lookups: Lookups, schedule: Schedule) -> Load:
+def load_of(lookups: Lookups, schedule: Schedule, skip: npt.NDArray[np.uint8] | None = None) -> Load:
+    """skip [keys] uint8 marks rows that are never read, so that no page is counted for them."""
     full = schedule.full_steps()
-    _, distinct = lookups.stream(schedule.order).distinct(schedule.steps, Phase.DECODE)
+    _, distinct = lookups.stream(schedule.order, skip).distinct(schedule.steps, Phase.DECODE)
     uncached = float(distinct[full].mean()) / lookups.rate if full.any() else 0.0
     tokens = int(schedule.decode_tokens.sum())
-    return Load(tokens * lookups.columns, schedule.decode_tokens_per_step, uncached)
+    return Load(schedule.slots, tokens * lookups.columns, schedule.decode_tokens_per_step, uncached)
 
 
 def simulate(

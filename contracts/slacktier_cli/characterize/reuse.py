@@ -39,7 +39,7 @@ class Distinct:
 def distinct_in(lookups: Lookups, stream: Stream, bounds: I64, phase: Phase = Phase.ALL) -> Distinct:
     """Over ranges of the stream's order; the shares are of all lookups, so every token must be of that phase."""
     _, rows = stream.distinct(bounds, phase)
-    _, pages = stream.distinct(bounds, phase, lookups.pages())
+    _, pages = stream.distinct(bounds, phase, lookups.pages)
     tokens = int(bounds[-1] - bounds[0])
     row_total = int(rows.sum())
     return Distinct(
@@ -88,9 +88,15 @@ def coverage(lookups: Lookups, trace: Trace, session_count: int) -> Coverage:
     offsets = trace.session_offsets[: session_count + 1]
     turn_start = np.repeat(trace.turn_start, trace.turn_len).astype(np.uint32)
     found = lookups.stream(np.empty(0, np.uint32)).handoff(offsets, turn_start)
-    # Every class is a share of its own looked-at lookups: a frequent row of a sample counts on both sides.
-    total = max(int(found.lookups.sum()), 1)
-    return Coverage(*(int(hits.sum()) / total for hits in (found.first_prompt, found.prompt, found.session)))
+    looked_at = int(found.lookups.sum())
+    all_lookups = int(lookups.decode[: offsets[-1]].sum()) * lookups.columns * lookups.rate
+    # What is not covered is counted, of all lookups: see sampling.
+    return Coverage(
+        *(
+            1 - (looked_at - int(hits.sum())) / max(all_lookups, 1)
+            for hits in (found.first_prompt, found.prompt, found.session)
+        )
+    )
 
 
 @dataclass(frozen=True)

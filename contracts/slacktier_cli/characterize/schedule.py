@@ -27,11 +27,13 @@ class Schedule:
     order          [tokens] uint32
     steps          [steps + 1] int64; step i is order[steps[i]:steps[i + 1]], never empty
     decode_tokens  [steps] int64, tokens decoded in each step
+    slots          sessions open at a time
     """
 
     order: npt.NDArray[np.uint32]
     steps: I64
     decode_tokens: I64
+    slots: int
 
     def full_steps(self) -> npt.NDArray[np.bool_]:
         """[steps] bool: steps with at least 9/10 of the decode tokens of a usual step.
@@ -74,6 +76,7 @@ def interleave(trace: Trace, sessions: I64, *, slots: int, seed: int, idle_steps
         order=order.astype(np.uint32),
         steps=edges[np.append(step_starts, len(when))],
         decode_tokens=np.add.reduceat(runs.decodes[by_time].astype(np.int64), step_starts),
+        slots=slots,
     )
 
 
