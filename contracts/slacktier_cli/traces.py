@@ -19,8 +19,6 @@ All of it is checked when it is loaded, so that what holds a Trace needs no chec
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slacktier.errors import ConfigError
+from slacktier_cli.npz import Array, read_npz
 
 
 class Role(IntEnum):
@@ -45,9 +44,6 @@ class Role(IntEnum):
 ROLE_NAMES: Final = tuple(role.name.lower() for role in Role)
 _REQUIRED: Final = ("tokens", "session_offsets", "turn_session", "turn_role", "turn_start", "turn_len", "vocab_size")
 _OPTIONAL: Final = ("session_source", "source_names", "session_group", "session_name", "role_names")
-_DEFLATE_RATIO_MAX: Final = 1032  # no deflate stream expands by more
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Trace:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read and check a trace; raises ConfigError naming the key, what was found and what was expected."""
-        arrays = _read_arrays(path)
+        arrays = read_npz(path, _REQUIRED, _OPTIONAL, what="trace")
         try:
             return cls(**_checked(arrays))
         except _BadTraceError as exc:
@@ -130,17 +126,38 @@ class Trace:
         wanted = [self.source_names.index(name) for name in sources]
         return self.select(np.flatnonzero(np.isin(self.session_source, wanted)))
 
+    def joined(self, other: Trace) -> Trace:
+        """The sessions of this trace, then those of the other; raises ConfigError if their vocabularies differ."""
+        if other.vocab_size != self.vocab_size:
+            raise ConfigError(
+                f"two traces of different tokenizers: vocab_size {self.vocab_size} and {other.vocab_size}"
+            )
+        at = len(self.tokens)
+        return Trace(
+            tokens=np.concatenate([self.tokens, other.tokens]),
+            session_offsets=np.concatenate([self.session_offsets, other.session_offsets[1:] + at]),
+            turn_session=np.concatenate([self.turn_session, other.turn_session + self.session_count]),
+            turn_role=np.concatenate([self.turn_role, other.turn_role]),
+            turn_start=np.concatenate([self.turn_start, other.turn_start + at]),
+            turn_len=np.concatenate([self.turn_len, other.turn_len]),
+            vocab_size=self.vocab_size,
+            session_source=np.concatenate([self.session_source, other.session_source + len(self.source_names)]),
+            source_names=self.source_names + other.source_names,
+            session_group=self.session_group + other.session_group,
+            session_name=self.session_name + other.session_name,
+        )
+
     def select(self, sessions: npt.NDArray[np.int64]) -> Self:
         """The given sessions, in the given order, as a trace of their own."""
         if len(sessions) == 0:
             raise ConfigError("no session is left of the trace")
-        turns = _ranges(*np.searchsorted(self.turn_session, [sessions, sessions + 1]))
+        turns = ranges(*np.searchsorted(self.turn_session, [sessions, sessions + 1]))
         turn_len = self.turn_len[turns]
         lengths = np.diff(self.session_offsets)[sessions]
         starts = self.session_offsets[:-1][sessions]
         counts = np.bincount(self.turn_session, minlength=self.session_count)[sessions]
         return type(self)(
-            tokens=self.tokens[_ranges(starts, starts + lengths)],
+            tokens=self.tokens[ranges(starts, starts + lengths)],
             session_offsets=np.concatenate([[0], np.cumsum(lengths)]),
             turn_session=np.repeat(np.arange(len(sessions)), counts),
             turn_role=self.turn_role[turns],
@@ -162,52 +179,12 @@ class _BadTraceError(ValueError):
     """What is wrong with a trace; load() adds the path."""
 
 
-def _ranges(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def ranges(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
     """The indices of [starts[i], ends[i]) for all i, one range after the other."""
     lengths = ends - starts
     skipped = starts - np.concatenate([[0], np.cumsum(lengths)[:-1]])
     indices: npt.NDArray[np.int64] = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(skipped, lengths)
     return indices
-
-
-def _read_arrays(path: Path) -> dict[str, Array]:
-    if not path.is_file():
-        raise ConfigError(f"trace {path}: no such file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-            missing = [key for key in _REQUIRED if f"{key}.npy" not in names]
-            if missing:
-                raise ConfigError(f"trace {path}: no array {missing[0]}")
-            keys = [key for key in (*_REQUIRED, *_OPTIONAL) if f"{key}.npy" in names]
-            return {key: _read_array(archive, key) for key in keys}
-    except _BadTraceError as exc:
-        raise ConfigError(f"trace {path}: {exc}") from exc
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, OSError) as exc:
-        raise ConfigError(f"trace {path}: not a readable .npz: {exc}") from exc
-
-
-def _read_array(archive: zipfile.ZipFile, key: str) -> Array:
-    member = archive.getinfo(f"{key}.npy")
-    if member.file_size > _DEFLATE_RATIO_MAX * max(member.compress_size, 1):
-        raise _BadTraceError(f"{key}: {member.file_size} bytes claimed for {member.compress_size} stored")
-    with archive.open(member) as stream:
-        # The header is checked against the member's size before numpy allocates what it asks for.
-        version = np.lib.format.read_magic(stream)
-        if version not in ((1, 0), (2, 0)):
-            raise _BadTraceError(f"{key}: .npy version {version}, expected 1.0 or 2.0")
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(stream)
-        if dtype.hasobject:
-            raise _BadTraceError(f"{key}: holds Python objects, which are never loaded")
-        byte_count = dtype.itemsize
-        for extent in shape:
-            byte_count *= extent
-        if byte_count > member.file_size:
-            raise _BadTraceError(f"{key}: shape {shape} of {dtype} does not fit its {member.file_size} bytes")
-    with archive.open(member) as stream:
-        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
 
 
 def _checked(arrays: dict[str, Array]) -> dict[str, Any]:

@@ -226,10 +226,13 @@ class Stream:
         return counts
 
     def handoff(self, session_offsets: npt.NDArray[np.int64], turn_start: U32) -> Handoff:
-        """Reuse within sessions, in the trace's own order; turn_start [positions] is the start of each one's turn."""
+        """Reuse within sessions, whatever the stream's order; the sessions are consecutive ranges of positions.
+
+        turn_start  [positions] uint32, the first position of each one's turn
+        """
         offsets = np.ascontiguousarray(session_offsets, np.uint64)
         positions = len(self.decode)
-        if len(turn_start) != positions or int(offsets[-1]) != positions or (np.diff(session_offsets) < 0).any():
+        if len(turn_start) != positions or int(offsets[-1]) > positions or (np.diff(session_offsets) < 0).any():
             raise ConfigError(f"sessions: expected rising offsets and turn starts for {positions} positions")
         starts = np.ascontiguousarray(turn_start, np.uint32)
         out = np.zeros((CLASSES, 4), np.uint64)
