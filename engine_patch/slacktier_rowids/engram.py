@@ -125,9 +125,9 @@ class _CompressedVocabulary:
     image_token_id: int | None
     blocks_self: bool = True
 
-    def check(self, tokens: Ids) -> None:
+    def check(self, tokens: Ids, name: str) -> None:
         also_from = None if self.image_token_id is None else IMAGE_PAD_FIRST
-        check_range(tokens, len(self.token_map), also_from=also_from)
+        check_range(tokens, name, len(self.token_map), also_from=also_from)
 
     def encode(self, tokens: Ids) -> tuple[Ids, Flags]:
         if self.image_token_id is None:

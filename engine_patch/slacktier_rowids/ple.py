@@ -111,8 +111,8 @@ class _RawVocabulary:
     fill_code: int
     blocks_self: bool = False
 
-    def check(self, tokens: Ids) -> None:
-        check_range(tokens, self.vocab_size)
+    def check(self, tokens: Ids, name: str) -> None:
+        check_range(tokens, name, self.vocab_size)
 
     def encode(self, tokens: Ids) -> tuple[Ids, Flags]:
         return tokens.copy(), tokens == self.fill_code

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks each pinned SGLang release, in its own environment, every question at once; the tests compare the answers.
+
+The environment is built by `tests/oracle/setup`, which is a part of the test: where that fails, these tests fail, they
+do not skip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from questions import Question, all_questions
+
+HERE = Path(__file__).parent
+RELEASES = (HERE / "sglang.txt").read_text().split()
+
+
+@pytest.fixture(scope="session")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Question]:
+    return {question.name: question for question in all_questions(tmp_path_factory.mktemp("tokenizer"))}
+
+
+@pytest.fixture(scope="session")
+def answers(questions: dict[str, Question], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Release -> answers; the releases run side by side, each importing SGLang once."""
+    folder = tmp_path_factory.mktemp("oracle")
+    asked = folder / "questions.npz"
+    _write(asked, questions)
+    oracle = Path(subprocess.run([HERE / "setup"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(RELEASES, pool.map(lambda release: _ask(oracle, release, asked), RELEASES), strict=True))
+
+
+def _write(path: Path, questions: dict[str, Question]) -> None:
+    arrays = {}
+    for name, question in questions.items():
+        arrays[f"{name}/tokens"], arrays[f"{name}/offsets"] = question.tokens, question.offsets
+    np.savez(path, cases=np.array(json.dumps([question.case() for question in questions.values()])), **arrays)
+
+
+def _ask(oracle: Path, release: str, asked: Path) -> dict[str, Any]:
+    answered = asked.with_name(f"{release}.npz")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {
+        "PYTHONPATH": str(oracle / release.replace("==", "-")),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [oracle / "venv/bin/python", "-W", "ignore", HERE / "stock", asked, answered]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, f"{release}: {done.stderr[-4000:]}"
+    with np.load(answered, allow_pickle=False) as archive:
+        return dict(archive)
