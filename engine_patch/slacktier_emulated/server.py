@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the web server and its engine process together: start, signals, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from multiprocessing.context import SpawnProcess
+from typing import Any, Final
+
+import uvicorn
+import uvloop
+
+from slacktier.errors import ConfigError
+from slacktier_emulated import engine_process
+from slacktier_emulated.app import Server, make_app
+from slacktier_emulated.engine_client import EngineClient
+from slacktier_emulated.settings import EngineSettings, ServerSettings
+from slacktier_emulated.text import Codec
+
+_JOIN_S: Final = 10.0
+# After the last stream has been told that it ends, clients get this long to read it.
+_CLOSE_S: Final = 2
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us: what ends first is the streams, not the sockets."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; raises ConfigError if the address cannot be had. Port 0 takes a free one."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError as exc:
+        hint = "another program listens there; --port 0 takes a free one" if exc.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{host}:{port}: cannot listen: {exc.strerror or exc}", hint=hint) from exc
+    sock.set_inheritable(False)
+    return sock
+
+
+def spawn_engine(settings: EngineSettings) -> tuple[SpawnProcess, socket.socket]:
+    """Start the engine process; returns it and the server's end of the socket pair."""
+    ours, theirs = socket.socketpair()
+    process = multiprocessing.get_context("spawn").Process(
+        target=engine_process.main, args=(theirs, settings), name="slacktier-engine"
+    )
+    process.start()
+    theirs.close()  # so that our end reads EOF when the engine ends
+    return process, ours
+
+
+def serve(engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_json: bool) -> int:
+    """Serve until a signal or until the engine ends; returns the exit code.
+
+    raises  ConfigError for what is found wrong before or while the engine starts
+    """
+    sock = listen(settings.host, settings.port)
+    process, engine_sock = spawn_engine(engine)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Running(engine, settings, codec, as_json=as_json).run(sock, engine_sock))
+    finally:
+        sock.close()
+        end_process(process)
+
+
+def end_process(process: SpawnProcess) -> None:
+    """The engine ends when our end of the pair is closed; one that does not is stopped by force."""
+    process.join(_JOIN_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+class _Running:
+    """One server from start to end."""
+
+    def __init__(self, engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_json: bool) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._server = Server(settings, codec, eos_id=engine.eos_id, running_max=engine.running_max)
+        self._as_json = as_json
+        self._stop = asyncio.Event()
+        self._signals = 0
+        self._gone = ""
+
+    async def run(self, sock: socket.socket, engine_sock: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        client = await EngineClient.connect(engine_sock, self._on_gone)
+        self._server.client = client
+        http = _Uvicorn(_uvicorn_config(self._server, self._settings))
+        serving = asyncio.create_task(http.serve(sockets=[sock]))
+        try:
+            await self._until_stopped(client, sock)
+        finally:
+            client.stop()
+            client.fail_all(client.error)
+            http.should_exit = True
+            await serving
+        return 1 if self._gone else 0
+
+    async def _until_stopped(self, client: EngineClient, sock: socket.socket) -> None:
+        stopping = asyncio.ensure_future(self._stop.wait())
+        either: list[asyncio.Future[Any]] = [client.started, stopping]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if client.started.done():
+            self._announce(client.started.result(), sock)
+        else:
+            client.started.cancel()
+        await stopping
+        if not self._gone:
+            await self._drain(client)
+
+    def _announce(self, status: dict[str, Any], sock: socket.socket) -> None:
+        host, port = sock.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if self._as_json:
+            print(json.dumps({
+                "url": url, "pid": os.getpid(), "engine_pid": status["pid"], "engine": "emulated",
+                "model": self._settings.model_name, "backend": status["backend"], "profile": status["profile"],
+            }), flush=True)  # fmt: skip
+        else:
+            print(banner(self._settings.model_name, url, status, self._engine), file=sys.stderr)
+
+    async def _drain(self, client: EngineClient) -> None:
+        """Let running streams go on for a while; a second signal ends them at once."""
+        self._server.is_draining = True
+        deadline = asyncio.get_running_loop().time() + self._settings.drain_s
+        while client.in_flight and self._signals < 2 and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        self._stop.set()
+
+    def _on_gone(self, message: str) -> None:
+        self._gone = message
+        print(f"slacktier: {message}; every running stream ends with an error", file=sys.stderr)
+        self._stop.set()
+
+
+def _uvicorn_config(server: Server, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        make_app(server), http="httptools", loop="none", lifespan="off", access_log=False, log_level="warning",
+        server_header=False, date_header=False, timeout_graceful_shutdown=_CLOSE_S,
+        headers=[("x-slacktier-engine", "emulated")],
+    )  # fmt: skip
+
+
+def banner(model: str, url: str, status: dict[str, Any], engine: EngineSettings) -> str:
+    """What a person reads when the server is ready."""
+    layers = "\n".join(
+        f"  layer {plan.layer_id}: {', '.join(source.tier.value for source in plan.sources)}; "
+        f"{plan.cache_rows} cache rows; {', '.join(str(p) for p in plan.sources[0].paths)}"
+        for plan in engine.layers
+    )
+    return (
+        f"EMULATED ENGINE: look-ups are real, compute is waited for; no model runs and answers are not a model's.\n"
+        f"{model} at {url}, profile {engine.profile.name}, rank {engine.rank} of {engine.tp}, "
+        f"I/O back end {status['backend']}\n{layers}"
+    )

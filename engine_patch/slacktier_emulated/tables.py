@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks regions against the model before a core opens them: state, layer, size, and that replicas are one table."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slacktier.errors import ConfigError
+from slacktier.page import Superblock
+from slacktier.pattern import pattern_seed, pattern_seed_of
+from slacktier.region import open_region
+from slacktier_emulated.layers import LayerPlan, Source
+from slacktier_emulated.step import LayerTable
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """Equal for two regions if they are copies of one staged table: same rows, same bytes."""
+
+    table_uuid: uuid.UUID
+    layer_id: int
+    row_count: int
+    payload_bytes: int
+    scale_bytes: int
+    source_digest: bytes
+
+    @classmethod
+    def of(cls, sb: Superblock) -> TableIdentity:
+        return cls(sb.table_uuid, sb.layer_id, sb.row_count, sb.payload_bytes, sb.scale_bytes, sb.source_digest)
+
+
+def read_superblock(source: Source) -> Superblock:
+    """Superblock of a complete region; raises ConfigError or ContractError for anything else, partial ones included."""
+    with open_region(source.paths) as region:
+        return region.superblock
+
+
+def check_sources(layer_id: int, sources: Sequence[Source], *, row_count: int) -> Superblock:
+    """The superblock that all replicas of a layer agree on.
+
+    row_count  rows that the model's layout gives this layer
+    raises     ConfigError for a region that is not complete, of another layer or size, or another table than the first
+    """
+    found = [read_superblock(source) for source in sources]
+    first = found[0]
+    where = ", ".join(map(str, sources[0].paths))
+    if first.layer_id != layer_id:
+        raise ConfigError(f"{where}: holds layer {first.layer_id}, given for layer {layer_id}")
+    if first.row_count != row_count:
+        raise ConfigError(
+            f"{where}: {first.row_count} rows, the model's layer {layer_id} has {row_count}",
+            hint="a scaled table needs its own model config: --config FILE, the config.json beside the checkpoint",
+        )
+    for source, sb in zip(sources[1:], found[1:], strict=True):
+        if TableIdentity.of(sb) != TableIdentity.of(first):
+            raise ConfigError(f"{source.paths[0]}: another table than {where}", hint="replicas hold the same rows")
+    return first
+
+
+def layer_table(plan: LayerPlan, *, row_count: int, check_seed: int | None) -> tuple[LayerTable, TableIdentity]:
+    """What the engine knows about a layer from its regions.
+
+    check_seed  the seed given with --check-pattern; None: what the superblock says, if it says anything
+    """
+    sb = check_sources(plan.layer_id, plan.sources, row_count=row_count)
+    seed = pattern_seed_of(sb) if check_seed is None else pattern_seed(check_seed, plan.layer_id)
+    table = LayerTable(plan.layer_id, sb.payload_bytes, sb.scale_bytes, seed, tier_label(plan.sources))
+    return table, TableIdentity.of(sb)
+
+
+def check_plans(plans: Sequence[LayerPlan], row_counts: Mapping[int, int]) -> None:
+    """All regions against the model, before anything starts; raises ConfigError or ContractError.
+
+    row_counts  rows by layer, of the model config
+    """
+    for plan in plans:
+        if plan.layer_id not in row_counts:
+            known = ", ".join(map(str, row_counts))
+            raise ConfigError(f"layer {plan.layer_id}: the model config has tables at layers {known}")
+        check_sources(plan.layer_id, plan.sources, row_count=row_counts[plan.layer_id])
+
+
+def tier_label(sources: Sequence[Source]) -> str:
+    """The tier that reads go to first."""
+    return sources[0].tier.value
