@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from slacktier_cli.machine import describe_machine, machine_line
+from slacktier_cli.machine import describe_machine
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def print_results(
     """
     machine = describe_machine(directory)
     if as_json:
-        json.dump({"bench": name, "machine": machine, **result}, sys.stdout)
+        json.dump({"bench": name, "machine": machine.as_dict(), **result}, sys.stdout)
         print()
         return
     table = Table(box=None, pad_edge=False)
@@ -56,7 +56,7 @@ def print_results(
     for row in rows:
         table.add_row(*map(figure, row))
     console = Console(highlight=False)
-    console.print(machine_line(machine), soft_wrap=True)
+    console.print(str(machine), soft_wrap=True)
     console.print(table)
     for note in notes:
         console.print(note, soft_wrap=True)

@@ -28,7 +28,7 @@ from slacktier_cli.characterize.report import as_json, largest_difference, table
 from slacktier_cli.characterize.results import LayerStudy
 from slacktier_cli.characterize.sampling import parse_rate
 from slacktier_cli.characterize.study import Options, Study
-from slacktier_cli.machine import describe_machine, machine_line
+from slacktier_cli.machine import Machine, describe_machine
 from slacktier_cli.traces import Trace
 from slacktier_rowids.config import section
 from slacktier_rowids.models import load_config, load_hasher
@@ -136,7 +136,7 @@ def command(
         "sampling_error": error,
         "seconds": watch.seconds,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "machine": describe_machine(trace_path.parent),
+        "machine": describe_machine(trace_path.parent).as_dict(),
         "files": [str(path) for path in [*figures, *([seen_set] if seen_set else [])]],
     }
     if as_json_option:
@@ -202,7 +202,7 @@ def _print_report(found: dict[str, Any], studies: Sequence[LayerStudy], tp: int)
         console.print(f"note: {note}", soft_wrap=True)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found["seconds"].items())
     console.print(f"{spent}; peak memory {found['peak_rss_bytes'] / 2**30:.2f} GiB", soft_wrap=True)
-    console.print(machine_line(found["machine"]), soft_wrap=True)
+    console.print(str(Machine(**found["machine"])), soft_wrap=True)
     for path in found["files"]:
         console.print(f"wrote {path}", soft_wrap=True)
 

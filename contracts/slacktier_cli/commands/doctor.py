@@ -15,7 +15,7 @@ from rich.text import Text
 
 from slacktier_cli.doctor.checks import Check, Status, demo_runs, judge
 from slacktier_cli.doctor.probe import probe
-from slacktier_cli.machine import describe_machine, machine_line
+from slacktier_cli.machine import describe_machine
 
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
 
@@ -49,10 +49,14 @@ def command(
     machine = describe_machine(directory)
     runs = demo_runs(checks)
     if as_json:
-        print(json.dumps({"demo_runs": runs, "machine": machine, "checks": [dataclasses.asdict(c) for c in checks]}))
+        print(
+            json.dumps(
+                {"demo_runs": runs, "machine": machine.as_dict(), "checks": [dataclasses.asdict(c) for c in checks]}
+            )
+        )
     else:
         console = Console(highlight=False)
-        console.print(machine_line(machine), soft_wrap=True)
+        console.print(str(machine), soft_wrap=True)
         console.print(_table(checks))
         console.print("`slacktier demo` can run here." if runs else "`slacktier demo` cannot run here yet: see above.")
     if not runs:

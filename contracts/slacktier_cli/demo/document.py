@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from slacktier import __version__
 from slacktier_cli.demo.clock_check import ClockCheck
-from slacktier_cli.demo.machine import Machine
 from slacktier_cli.demo.placement import Placement
 from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
+from slacktier_cli.machine import Machine
 
 FORMAT: Final = "slacktier-demo-1"
 

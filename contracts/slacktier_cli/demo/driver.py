@@ -23,7 +23,6 @@ from slacktier.tiers import Tier
 from slacktier_cli.demo.clock_check import ClockCheck, LookupRecording
 from slacktier_cli.demo.document import Run, SweepResult, TableFacts, document
 from slacktier_cli.demo.limits import Load, choose_block_seconds, choose_limits
-from slacktier_cli.demo.machine import available_memory_bytes, describe_machine
 from slacktier_cli.demo.placement import place_tables
 from slacktier_cli.demo.probe import Probe, probe_disk
 from slacktier_cli.demo.results import BlockResult, arm_figures
@@ -35,6 +34,7 @@ from slacktier_cli.demo.sweep import sweep_rows
 from slacktier_cli.demo.tables import StagedTable, TableStore
 from slacktier_cli.demo.traffic import run_traffic
 from slacktier_cli.demo.workloads import check_trace, describe_workload, load_workload
+from slacktier_cli.machine import available_memory_bytes, describe_machine
 from slacktier_cli.progress import byte_progress
 from slacktier_cli.replay.client import CompletionClient
 from slacktier_native._lib import library

@@ -28,7 +28,7 @@ from slacktier.page import (
 )
 from slacktier.pattern import pattern_seed, pattern_seed_of
 from slacktier.region import open_direct, open_region, read_superblock_copies
-from slacktier_cli.demo.machine import free_disk_bytes
+from slacktier_cli.machine import free_disk_bytes
 from slacktier_rowids.models import V41_CONFIG
 from slacktier_tierd.checkpoint import open_checkpoint
 from slacktier_tierd.checkpoint_layout import CheckpointLayout, v41_layout

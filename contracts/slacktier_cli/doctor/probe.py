@@ -19,7 +19,15 @@ from typing import Final
 from slacktier.errors import ConfigError
 from slacktier.page import PAGE_BYTES
 from slacktier_cli.doctor.facts import DirectoryFacts, Facts, UringFacts
-from slacktier_cli.machine import CPUINFO, MEMINFO, MOUNTS, cpu_field, meminfo_bytes, mount_of
+from slacktier_cli.machine import (
+    CPUINFO,
+    MEMINFO,
+    available_memory_bytes,
+    disk_of,
+    filesystem_of,
+    free_disk_bytes,
+    proc_field,
+)  # fmt: skip
 from slacktier_native._lib import library
 
 SYS_IO_URING_SETUP: Final = 425  # the same on every architecture that Linux added it to
@@ -71,8 +79,7 @@ def probe_directory(directory: Path) -> DirectoryFacts:
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory", hint="name one where tables would be staged: --dir DIR")
     path = directory.resolve()
-    filesystem, device = mount_of(path, _read(MOUNTS))
-    return DirectoryFacts(path, filesystem, device, shutil.disk_usage(path).free, probe_direct(path))
+    return DirectoryFacts(path, filesystem_of(path), disk_of(path), free_disk_bytes(path), probe_direct(path))
 
 
 def cgroup_limit(cgroup_text: str, root: Path) -> int | None:
@@ -143,19 +150,17 @@ def _transparent_hugepages() -> str:
 
 def probe(directory: Path) -> Facts:
     """Look at this machine and at one directory; raises ConfigError if there is no such directory."""
-    meminfo = meminfo_bytes(_read(MEMINFO))
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    cpuinfo = _read(CPUINFO)
     return Facts(
         python=sys.version_info[:3],
         native_error=_native_error(),
         uring=probe_uring(),
         directory=probe_directory(directory),
-        memory_available_bytes=meminfo["MemAvailable"],
+        memory_available_bytes=available_memory_bytes(),
         cgroup_limit_bytes=cgroup_limit(_read(Path("/proc/self/cgroup")), CGROUP),
         transparent_hugepages=_transparent_hugepages(),
-        hugepages_free=meminfo.get("HugePages_Free", 0),
-        cpu_flags=frozenset((cpu_field(cpuinfo, "flags") or cpu_field(cpuinfo, "Features")).split()),
+        hugepages_free=int(proc_field(MEMINFO, "HugePages_Free") or 0),
+        cpu_flags=frozenset((proc_field(CPUINFO, "flags") or proc_field(CPUINFO, "Features")).split()),
         memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
         rdma_devices=_devices(Path("/sys/class/infiniband"), "node_type"),
         nvme_devices=_devices(Path("/sys/class/nvme"), "model"),
