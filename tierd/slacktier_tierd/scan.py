@@ -74,6 +74,8 @@ class RegionScan:
     def _scan(self, index: int, scratch: _Scratch) -> ChunkScan:
         sb, first = self._sb, index * CHUNK_PAGES
         count = min(CHUNK_PAGES, sb.page_count - first)
+        if self._sparse and self._pages.is_hole(first, count):
+            return ChunkScan(count, 0, b"", 0, ())
         pages = scratch.pages[: count * PAGE_BYTES]
         self._pages.read(first, pages, scratch.striped)
         by_page = pages.reshape(-1, PAGE_BYTES)

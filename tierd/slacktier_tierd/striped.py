@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +23,21 @@ class StripedPages:
         """Space that read() and write() of up to page_count pages need."""
         per_stripe = page_count // len(self._stripes) + 1
         return aligned_buffer(per_stripe * PAGE_BYTES if len(self._stripes) > 1 else 0)
+
+    def is_hole(self, page_first: int, page_count: int) -> bool:
+        """Whether a one-stripe file has no blocks for these pages, which then read as zeros; False where unknown."""
+        path, fd = self._stripes[0]
+        if len(self._stripes) > 1:
+            return False
+        try:
+            found = os.lseek(fd, self._sb.page_offset(page_first), os.SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:  # no data from there to the end
+                return True
+            if exc.errno == errno.EINVAL:  # a block device, or a file system without holes
+                return False
+            raise _failed(path, "seek", page_first, exc) from exc
+        return found >= self._sb.page_offset(page_first + page_count)
 
     def read(self, page_first: int, pages: Bytes, scratch: Bytes) -> None:
         """Fill pages [page_count * 4096] from page_first on; raises TierError, or ContractError where a stripe ends."""
