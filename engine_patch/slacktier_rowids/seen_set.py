@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from slacktier.errors import ConfigError, ContractError
+from slacktier.errors import ConfigError, ContractError, SlackTierError
 
 MAGIC: Final = b"SLSEEN\0\0"
 FORMAT_VERSION: Final = 1
@@ -84,24 +84,14 @@ class SeenSet:
         return found[layer_id]
 
     def write(self, path: Path) -> None:
-        """Write the file in one rename: it is there whole, or not at all."""
+        """Write the file in one rename: it is there whole, or not at all; raises SlackTierError if it cannot be."""
         header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(self.layers)) + b"".join(
             _ENTRY.pack(layer.layer_id, 0, layer.row_count, layer.seen_count) for layer in self.layers
         )
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
-            with os.fdopen(handle, "wb") as stream:
-                crc = 0
-                parts: list[bytes | memoryview[int]] = [header, *(layer.bitmap.data for layer in self.layers)]
-                for part in parts:
-                    crc = zlib.crc32(part, crc)
-                    stream.write(part)
-                stream.write(_CRC.pack(crc))
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            _write_whole(path, [header, *(layer.bitmap.data for layer in self.layers)])
+        except OSError as exc:
+            raise SlackTierError(f"seen-set {path}: {exc.strerror}") from exc
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -123,6 +113,23 @@ class SeenSet:
 def bitmap_bytes(row_count: int) -> int:
     """Bytes of a layer's bitmap: one bit per row, to a multiple of 8 bytes."""
     return -(-row_count // 64) * 8
+
+
+def _write_whole(path: Path, parts: list[bytes | memoryview[int]]) -> None:
+    """The parts and their CRC."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            crc = 0
+            for part in parts:
+                crc = zlib.crc32(part, crc)
+                stream.write(part)
+            stream.write(_CRC.pack(crc))
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _layers(content: Bitmap, layer_count: int, path: Path) -> Iterable[SeenLayer]:

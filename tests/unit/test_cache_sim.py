@@ -4,17 +4,24 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktier.errors import ConfigError
+from slacktier.page import PAGE_BYTES, RowFormat, State, Superblock, encode_superblock
+from slacktier.tiers import Tier
+from slacktier_cli.characterize.sampling import mix32
 from slacktier_native.cache_sim import CLASSES, Phase, RowIndex, Stream
+from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
+from slacktier_native.pages import PageCodec
 
 KEYS = 40
 
@@ -140,28 +147,33 @@ def plain_clock16(rows: int, hash_of: list[int]) -> Callable[[int], bool]:
     return lambda key: sets[hash_of[key] * set_count // 2**32](key)
 
 
+@settings(max_examples=40)
 @given(cases(), st.lists(st.integers(1, 60), min_size=1, max_size=5, unique=True))
 def test_lru_in_one_pass_equals_one_lru_per_size(case: Case, sizes: list[int]) -> None:
     found = case.stream.lru(sorted(sizes))
     assert found.tolist() == [misses_of(case, plain_lru(rows)) for rows in sorted(sizes)]
 
 
+@settings(max_examples=40)
 @given(cases(), st.integers(1, 50))
 def test_clock_equals_a_ring_kept_as_a_queue(case: Case, rows: int) -> None:
     assert case.stream.clock(rows).tolist() == misses_of(case, plain_clock(rows))
 
 
+@settings(max_examples=40)
 @given(cases(), st.integers(1, 50))
 def test_s3fifo_equals_queues_kept_as_lists(case: Case, rows: int) -> None:
     assert case.stream.s3fifo(rows).tolist() == misses_of(case, plain_s3fifo(rows))
 
 
+@settings(max_examples=40)
 @given(cases(), st.integers(1, 80), st.lists(st.integers(0, 2**32 - 1), min_size=KEYS, max_size=KEYS))
 def test_clock16_equals_one_small_clock_per_set(case: Case, rows: int, hash_of: list[int]) -> None:
     found = case.stream.clock16(rows, np.array(hash_of, np.uint32))
     assert found.tolist() == misses_of(case, plain_clock16(rows, hash_of))
 
 
+@settings(max_examples=40)
 @given(cases(), st.sampled_from(Phase), st.booleans(), st.data())
 def test_distinct_rows_and_pages_of_ranges(case: Case, phase: Phase, by_page: bool, data: st.DataObject) -> None:
     order = case.stream.order.tolist()
@@ -176,6 +188,7 @@ def test_distinct_rows_and_pages_of_ranges(case: Case, phase: Phase, by_page: bo
         assert (lookups[at], distinct[at]) == (len(keys), len({group_of[k] for k in keys}))
 
 
+@settings(max_examples=40)
 @given(cases(), st.sampled_from(Phase))
 def test_counts_by_row(case: Case, phase: Phase) -> None:
     counted = {Phase.ALL: (True, False), Phase.DECODE: (True,), Phase.PREFILL: (False,)}[phase]
@@ -200,6 +213,7 @@ def naive_handoff(
                 )  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(cases(), st.data())
 def test_reuse_within_sessions(case: Case, data: st.DataObject) -> None:
     stream = replace(case.stream, skip=None)
@@ -248,3 +262,30 @@ def test_stream_that_would_read_outside_its_arrays_is_refused() -> None:
         replace(good, order=np.zeros(1, np.int64))
     with pytest.raises(ConfigError, match="cache sizes"):
         good.lru([5, 5])
+
+
+def test_clock16_equals_the_native_directory(tmp_path: Path) -> None:
+    """Goal: the policy that is simulated is the one that serves. Method: one lookup per step through a real core, so
+    that no row is pinned by another lookup of its step; misses are compared with the simulator's."""
+    sb = Superblock(
+        table_uuid=uuid.UUID(int=7), layer_id=1, epoch=1, row_count=900, payload_bytes=16, scale_bytes=0,
+        row_format=RowFormat.FP8_E4M3, model="test", revision="", source="pattern",
+    )  # fmt: skip
+    sb = replace(sb, state=State.COMPLETE, staged_pages=sb.page_count)
+    pages = np.empty(sb.page_count * PAGE_BYTES, np.uint8)
+    PageCodec(sb).encode(0, sb.page_count, np.zeros((900, 16), np.uint8), None, pages)
+    region = tmp_path / "layer1.region"
+    region.write_bytes(encode_superblock(sb) * 2 + pages.tobytes())
+    rows = (np.random.default_rng(2).random(3000) ** 3 * 900).astype(np.int64)
+    misses = 0
+    with LookupCore([LayerSetup(1, (SourceSpec(Tier.DRAM, (region,)),), cache_rows=160)], lookups_max=16) as core:
+        for row in rows:
+            core.begin([row[None]])
+            misses += core.wait(0).misses
+            core.end()
+    stream = Stream(
+        order=np.arange(len(rows), dtype=np.uint32), first=np.arange(len(rows) + 1, dtype=np.uint64),
+        keys=rows.astype(np.uint32), decode=np.ones(len(rows), np.uint8), class_of=np.zeros(900, np.uint8),
+    )  # fmt: skip
+    assert int(stream.clock16(160, mix32(np.arange(900, dtype=np.uint32))).sum()) == misses
+    assert 900 < misses < 2500

@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -119,6 +120,7 @@ def command(
         corpus = Corpus.build(trace, Trace.load(fit) if fit else None, seed)
         config = load_config(model)
         hasher = load_hasher(config, tokenizer=tokenizer)
+        hasher.vocabulary.check(corpus.trace.tokens.astype(np.int64))
         seen_rows = SeenSet.load(seen) if seen else None
     study = Study(corpus, hasher, options, bars, watch, seen_rows)
     studies, error = _run(study, exact)

@@ -243,44 +243,41 @@ typedef struct clock_set {
     uint32_t keys[ST_SIM_WAYS];
 } clock_set;
 
-/* A bit per way that holds the key. */
-static uint32_t ways_of(const clock_set *set, uint32_t key) {
-    uint32_t ways = 0;
-    for (int way = 0; way < ST_SIM_WAYS; way++)
-        ways |= (uint32_t)(set->keys[way] == key) << way;
-    return ways;
-}
-
 int st_sim_clock16(const st_sim_stream *stream, const uint32_t *hash_of, uint64_t rows, uint64_t *misses) {
     uint64_t set_count = (rows + ST_SIM_WAYS - 1) / ST_SIM_WAYS;
     if (set_count == 0 || set_count >> 32)
         return -EINVAL;
     clock_set *sets = malloc(set_count * sizeof *sets);
-    uint16_t *used = calloc(set_count, sizeof *used);
     uint8_t *hands = calloc(set_count, 1);
-    int rc = sets && used && hands ? 0 : -ENOMEM;
+    /* As in CLOCK, a row's bits stand with its key: a hit then never looks at its set. */
+    uint8_t *state = calloc(stream->key_count + 1, 1);
+    int rc = sets && hands && state ? 0 : -ENOMEM;
     memset(misses, 0, sizeof(uint64_t) * ST_SIM_CLASSES);
     if (rc == 0) {
-        /* No key has all bits set, so this is an empty way. */
-        memset(sets, 0xFF, set_count * sizeof *sets);
+        /* An empty way holds the one key that never occurs. */
+        const uint32_t nobody = (uint32_t)stream->key_count;
+        for (uint64_t i = 0; i < set_count * ST_SIM_WAYS; i++)
+            sets[i / ST_SIM_WAYS].keys[i % ST_SIM_WAYS] = nobody;
         FOR_EACH_LOOKUP(stream, {
-            uint64_t index = hash_of[key] * set_count >> 32;
-            uint32_t ways = ways_of(&sets[index], key);
-            if (ways) {
-                used[index] |= (uint16_t)ways;
+            if (state[key]) {
+                state[key] = RESIDENT | USED;
                 continue;
             }
             count_miss(stream, key, is_decode, misses);
-            /* A free way has no used bit and the hand meets it before it evicts anything: sets fill in order. */
+            uint64_t index = hash_of[key] * set_count >> 32;
+            uint32_t *ways = sets[index].keys;
+            /* An empty way is never used and the hand meets it before it evicts anything: sets fill in order. */
             uint32_t hand = hands[index];
-            for (; used[index] >> hand & 1; hand = (hand + 1) % ST_SIM_WAYS)
-                used[index] &= (uint16_t)~(1u << hand);
-            sets[index].keys[hand] = key;
+            for (; state[ways[hand]] & USED; hand = (hand + 1) % ST_SIM_WAYS)
+                state[ways[hand]] = RESIDENT;
+            state[ways[hand]] = 0;
+            ways[hand] = key;
+            state[key] = RESIDENT;
             hands[index] = (uint8_t)((hand + 1) % ST_SIM_WAYS);
         })
     }
     free(sets);
-    free(used);
     free(hands);
+    free(state);
     return rc;
 }
