@@ -91,6 +91,12 @@ class CLayerStats(ctypes.Structure):
     ]  # fmt: skip
 
 
+class CRowsCounters(ctypes.Structure):
+    """st_rows_counters in st_rows.h."""
+
+    _fields_ = [(name, c_uint64) for name in ("requests", "rows", "bytes", "refused")]
+
+
 _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_layout_init": (
         c_int,
@@ -112,6 +118,10 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_source_open_memory": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_open_emulated": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
     "st_source_open_pattern": (c_int, [c_uint64, POINTER(CLayout), POINTER(c_void_p)]),
+    "st_rows_client_open": (c_int, [c_int, POINTER(CLayout), c_uint32, POINTER(c_void_p)]),
+    "st_rows_client_close": (None, [c_void_p]),
+    "st_rows_fetch": (c_int, [c_void_p, c_void_p, c_uint32, c_void_p, POINTER(c_uint32)]),
+    "st_rows_serve": (c_int, [c_void_p, c_int, c_uint32, POINTER(CRowsCounters)]),
     "st_source_close": (None, [c_void_p]),
     "st_delay_set": (c_int, [c_char_p, c_double, c_double, c_double]),
     "st_sleep_until": (None, [c_uint64]),

@@ -12,14 +12,12 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from slacktier.delay import DelayModel
 from slacktier.errors import (
     ConfigError,
     ContractError,
@@ -28,40 +26,15 @@ from slacktier.errors import (
     TierUnavailableError,
 )
 from slacktier.page import Superblock
-from slacktier.region import open_region
-from slacktier.tiers import Tier
 from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
-from slacktier_native.pages import FAULTS, PageCodec
+from slacktier_native.pages import FAULTS
+from slacktier_native.sources import AnySource, PatternSource, SourcePool, SourceSpec, set_delay
 
 LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
 BACKENDS: Final = {"auto": 0, "uring": 1, "posix": 2}
+__all__ = ["LayerResult", "LayerSetup", "LookupCore", "PatternSource", "SourceSpec", "set_delay", "sleep_until_ns"]
+
 RowIds = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSpec:
-    """Where one replica of a layer's rows is read from.
-
-    tier    nvme: files or block devices, one path per stripe; dram: the same region, loaded into memory;
-            emulated: dram whose rows are released as `delay` says, on the queue named `device`
-    """
-
-    tier: Tier
-    paths: tuple[Path, ...]
-    device: str = ""
-    delay: DelayModel | None = None
-
-    def __post_init__(self) -> None:
-        if self.tier not in (Tier.NVME, Tier.DRAM, Tier.EMULATED):
-            raise ConfigError(f"source tier {self.tier.value}: expected nvme, dram or emulated")
-        if (self.tier is Tier.EMULATED) != bool(self.device):
-            raise ConfigError(f"source tier {self.tier.value} with device {self.device!r}: emulated ones need a name")
-
-    @property
-    def label(self) -> str:
-        """For messages and metrics; an emulated source always says so."""
-        where = ",".join(str(path) for path in self.paths)
-        return f"emulated:{self.device}:{where}" if self.tier is Tier.EMULATED else f"{self.tier.value}:{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,102 +71,6 @@ class LayerResult:
     read_us: float
     arrived_us: float
     wait_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class PatternSource:
-    """A table of the test pattern that takes no space: its pages are encoded when they are read. For benchmarks."""
-
-    superblock: Superblock
-    seed: int
-    tier: Tier = Tier.EMULATED
-    device: str = ""
-    delay: DelayModel | None = None
-
-    @property
-    def label(self) -> str:
-        return f"emulated:pattern:{self.seed}"
-
-
-AnySource = SourceSpec | PatternSource
-
-
-class _Sources:
-    """Open C sources, shared between layers and kept while anything may switch back to them.
-
-    A region's bytes are loaded into memory once, however many dram and emulated sources name it.
-    """
-
-    def __init__(self, *, allow_partial: bool) -> None:
-        self._allow_partial = allow_partial
-        self._open: dict[AnySource, tuple[int, Superblock]] = {}
-
-    def get(self, spec: AnySource, layer_id: int) -> tuple[int, Superblock]:
-        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
-        if spec not in self._open:
-            self._open[spec] = self._open_new(spec, layer_id)
-        handle, sb = self._open[spec]
-        if sb.layer_id != layer_id:
-            raise ConfigError(f"{spec.label}: holds layer {sb.layer_id}, expected layer {layer_id}")
-        if spec.delay is not None:
-            set_delay(spec.device, spec.delay)
-        return handle, sb
-
-    def _open_new(self, spec: AnySource, layer_id: int) -> tuple[int, Superblock]:
-        if isinstance(spec, PatternSource):
-            return _open_pattern(spec)
-        return self._open_emulated(spec, layer_id) if spec.device else self._open_region(spec)
-
-    def _open_region(self, spec: SourceSpec) -> tuple[int, Superblock]:
-        with open_region(spec.paths, allow_partial=self._allow_partial) as region:
-            sb, paths = region.superblock, region.paths
-        layout = PageCodec(sb).layout
-        names = (ctypes.c_char_p * len(paths))(*(os.fsencode(path) for path in paths))
-        handle = ctypes.c_void_p()
-        open_source = library().st_source_open_memory if spec.tier is Tier.DRAM else library().st_source_open_files
-        rc = open_source(names, len(paths), ctypes.byref(layout), ctypes.byref(handle))
-        if rc < 0 or handle.value is None:
-            raise _unavailable(spec, "open", rc)
-        return handle.value, sb
-
-    def _open_emulated(self, spec: SourceSpec, layer_id: int) -> tuple[int, Superblock]:
-        base, sb = self.get(SourceSpec(Tier.DRAM, spec.paths), layer_id)
-        handle = ctypes.c_void_p()
-        rc = library().st_source_open_emulated(base, spec.device.encode(), ctypes.byref(handle))
-        if rc == -errno.EINVAL:
-            raise ConfigError(f"emulated device {spec.device!r}: expected 1 to 64 letters, digits, dots, dashes")
-        if rc < 0 or handle.value is None:
-            raise _unavailable(spec, "open", rc)
-        return handle.value, sb
-
-    def close(self) -> None:
-        # Emulated sources hold a reference to their memory, so the order does not matter.
-        for handle, _ in self._open.values():
-            library().st_source_close(handle)
-        self._open.clear()
-
-
-def _open_pattern(spec: PatternSource) -> tuple[int, Superblock]:
-    handle = ctypes.c_void_p()
-    layout = PageCodec(spec.superblock).layout
-    rc = library().st_source_open_pattern(spec.seed, ctypes.byref(layout), ctypes.byref(handle))
-    if rc < 0 or handle.value is None:
-        raise _unavailable(spec, "open", rc)
-    return handle.value, spec.superblock
-
-
-def _unavailable(spec: AnySource, operation: str, rc: int) -> TierUnavailableError:
-    return TierUnavailableError(
-        f"{spec.label}: {operation} failed: {os.strerror(-rc)}",
-        tier=spec.tier.value, operation=operation, target=spec.label, errno=-rc,
-    )  # fmt: skip
-
-
-def set_delay(device: str, model: DelayModel) -> None:
-    """Give a named emulated device this delay model, for all processes on the machine that use it."""
-    rc = library().st_delay_set(device.encode(), model.a_us, model.b_us, model.c_us)
-    if rc < 0:
-        raise ConfigError(f"emulated device {device!r}: {os.strerror(-rc)}")
 
 
 def sleep_until_ns(instant_ns: int) -> None:
@@ -233,7 +110,7 @@ class LookupCore:
             raise ConfigError(f"rank {rank} of {tp}: expected 0 <= rank < tp")
         self._handle: int | None = None
         self._timeout_ns = int(timeout_s * 1e9)
-        self._sources = _Sources(allow_partial=allow_partial)
+        self._sources = SourcePool(allow_partial=allow_partial)
         self._specs: list[tuple[AnySource, ...]] = []
         self._superblocks: list[Superblock] = []
         self._counts = [0] * len(layers)
@@ -268,9 +145,11 @@ class LookupCore:
     def _open_sources(self, layer_id: int, specs: Sequence[AnySource]) -> tuple[list[int], Superblock]:
         if not 1 <= len(specs) <= 4:
             raise ConfigError(f"layer {layer_id}: {len(specs)} sources, expected 1 to 4")
-        opened = [self._sources.get(spec, layer_id) for spec in specs]
+        opened = [self._sources.get(spec) for spec in specs]
         first = opened[0][1]
         for spec, (_, sb) in zip(specs, opened, strict=True):
+            if sb.layer_id != layer_id:
+                raise ConfigError(f"{spec.label}: holds layer {sb.layer_id}, expected layer {layer_id}")
             if not _same_rows(sb, first):
                 raise ConfigError(f"{spec.label}: not a replica of {specs[0].label}: another table or other bytes")
         return [handle for handle, _ in opened], first

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where rows are read from: what a caller names, and the open C sources behind the names."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from slacktier.delay import DelayModel
+from slacktier.errors import ConfigError, TierUnavailableError
+from slacktier.page import Superblock
+from slacktier.region import open_region
+from slacktier.tiers import Tier
+from slacktier_native._lib import library
+from slacktier_native.pages import PageCodec
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """Where one replica of a layer's rows is read from.
+
+    tier    nvme: files or block devices, one path per stripe; dram: the same region, loaded into memory;
+            emulated: dram whose rows are released as `delay` says, on the queue named `device`
+    """
+
+    tier: Tier
+    paths: tuple[Path, ...]
+    device: str = ""
+    delay: DelayModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.tier not in (Tier.NVME, Tier.DRAM, Tier.EMULATED):
+            raise ConfigError(f"source tier {self.tier.value}: expected nvme, dram or emulated")
+        if (self.tier is Tier.EMULATED) != bool(self.device):
+            raise ConfigError(f"source tier {self.tier.value} with device {self.device!r}: emulated ones need a name")
+
+    @property
+    def label(self) -> str:
+        """For messages and metrics; an emulated source always says so."""
+        where = ",".join(str(path) for path in self.paths)
+        return f"emulated:{self.device}:{where}" if self.tier is Tier.EMULATED else f"{self.tier.value}:{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class PatternSource:
+    """A table of the test pattern that takes no space: its pages are encoded when they are read. For benchmarks."""
+
+    superblock: Superblock
+    seed: int
+    tier: Tier = Tier.EMULATED
+    device: str = ""
+    delay: DelayModel | None = None
+
+    @property
+    def label(self) -> str:
+        return f"emulated:pattern:{self.seed}"
+
+
+AnySource = SourceSpec | PatternSource
+
+
+class SourcePool:
+    """Open C sources, shared between layers and kept while anything may switch back to them.
+
+    A region's bytes are loaded into memory once, however many dram and emulated sources name it.
+    """
+
+    def __init__(self, *, allow_partial: bool = False) -> None:
+        self._allow_partial = allow_partial
+        self._open: dict[AnySource, tuple[int, Superblock]] = {}
+
+    def get(self, spec: AnySource) -> tuple[int, Superblock]:
+        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
+        if spec not in self._open:
+            self._open[spec] = self._open_new(spec)
+        handle, sb = self._open[spec]
+        if spec.delay is not None:
+            set_delay(spec.device, spec.delay)
+        return handle, sb
+
+    def _open_new(self, spec: AnySource) -> tuple[int, Superblock]:
+        if isinstance(spec, PatternSource):
+            return _open_pattern(spec)
+        return self._open_emulated(spec) if spec.device else self._open_region(spec)
+
+    def _open_region(self, spec: SourceSpec) -> tuple[int, Superblock]:
+        with open_region(spec.paths, allow_partial=self._allow_partial) as region:
+            sb, paths = region.superblock, region.paths
+        layout = PageCodec(sb).layout
+        names = (ctypes.c_char_p * len(paths))(*(os.fsencode(path) for path in paths))
+        handle = ctypes.c_void_p()
+        open_source = library().st_source_open_memory if spec.tier is Tier.DRAM else library().st_source_open_files
+        rc = open_source(names, len(paths), ctypes.byref(layout), ctypes.byref(handle))
+        if rc < 0 or handle.value is None:
+            raise _unavailable(spec, "open", rc)
+        return handle.value, sb
+
+    def _open_emulated(self, spec: SourceSpec) -> tuple[int, Superblock]:
+        base, sb = self.get(SourceSpec(Tier.DRAM, spec.paths))
+        handle = ctypes.c_void_p()
+        rc = library().st_source_open_emulated(base, spec.device.encode(), ctypes.byref(handle))
+        if rc == -errno.EINVAL:
+            raise ConfigError(f"emulated device {spec.device!r}: expected 1 to 64 letters, digits, dots, dashes")
+        if rc < 0 or handle.value is None:
+            raise _unavailable(spec, "open", rc)
+        return handle.value, sb
+
+    def close(self) -> None:
+        # Emulated sources hold a reference to their memory, so the order does not matter.
+        for handle, _ in self._open.values():
+            library().st_source_close(handle)
+        self._open.clear()
+
+
+def _open_pattern(spec: PatternSource) -> tuple[int, Superblock]:
+    handle = ctypes.c_void_p()
+    layout = PageCodec(spec.superblock).layout
+    rc = library().st_source_open_pattern(spec.seed, ctypes.byref(layout), ctypes.byref(handle))
+    if rc < 0 or handle.value is None:
+        raise _unavailable(spec, "open", rc)
+    return handle.value, spec.superblock
+
+
+def _unavailable(spec: AnySource, operation: str, rc: int) -> TierUnavailableError:
+    return TierUnavailableError(
+        f"{spec.label}: {operation} failed: {os.strerror(-rc)}",
+        tier=spec.tier.value, operation=operation, target=spec.label, errno=-rc,
+    )  # fmt: skip
+
+
+def set_delay(device: str, model: DelayModel) -> None:
+    """Give a named emulated device this delay model, for all processes on the machine that use it."""
+    rc = library().st_delay_set(device.encode(), model.a_us, model.b_us, model.c_us)
+    if rc < 0:
+        raise ConfigError(f"emulated device {device!r}: {os.strerror(-rc)}")
