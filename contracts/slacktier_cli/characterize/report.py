@@ -219,6 +219,7 @@ def _curve_json(curve: Curve) -> dict[str, Any]:
         "policy": str(curve.policy),
         "rows": list(curve.rows),
         "hit_rate": curve.hit_rate.tolist(),
+        "hit_rate_all": curve.hit_rate_all.tolist(),
         "hit_rate_by_order": {str(at + 2): rates.tolist() for at, rates in enumerate(curve.hit_rate_by_order)},
         "pages_per_step": curve.pages_per_step.tolist(),
     }
