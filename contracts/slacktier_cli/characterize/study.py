@@ -82,14 +82,20 @@ class Study:
         """Layer by layer, so that memory holds one layer's lookups at a time; raises ConfigError before any work."""
         options = self.options
         hashes = [self._layer_hash(layer) for layer in options.layers or self.hasher.layout.layer_ids]
-        for rows in options.rows:
-            hashes[0].sampling.scaled(rows)
+        for layer in hashes:
+            self._check(layer)
         for sessions in options.sessions:
             if not 0 < sessions <= len(self.corpus.measured):
                 raise ConfigError(f"{sessions} sessions at a time, the trace has {len(self.corpus.measured)}")
         with self.watch.phase("schedule"):
             loads = [self._schedules(sessions) for sessions in options.sessions]
         return [self._layer(layer, loads) for layer in hashes]
+
+    def _check(self, layer: LayerHash) -> None:
+        for rows in self.options.rows:
+            layer.sampling.scaled(rows)
+        if self.seen:
+            self.seen.layer(layer.layer_id, layer.row_count)
 
     def _schedules(self, sessions: int) -> _Schedules:
         corpus = self.corpus
