@@ -18,6 +18,7 @@ import numpy.typing as npt
 from slacktier.errors import ConfigError, SlackTierError
 from slacktier_native._lib import library
 
+PHASES: Final = 2
 CLASSES: Final = 8
 SIZES_MAX: Final = 64
 KEYS_MAX: Final = 2**31
@@ -168,31 +169,31 @@ class Stream:
         return len(self.class_of)
 
     def lru(self, rows: Sequence[int]) -> U64:
-        """Decode misses of an LRU cache at each size, one pass for all. rows ascending -> [sizes, CLASSES]."""
+        """Misses of an LRU cache at each size, one pass for all. rows ascending -> [sizes, PHASES, CLASSES]."""
         sizes = np.asarray(rows, np.uint64)
         if not 0 < len(sizes) <= SIZES_MAX or (np.diff(sizes.astype(np.float64)) <= 0).any():
             raise ConfigError(f"cache sizes: expected 1 to {SIZES_MAX} rising values, found {list(rows)}")
-        misses = np.zeros((len(sizes), CLASSES), np.uint64)
+        misses = np.zeros((len(sizes), PHASES, CLASSES), np.uint64)
         _check(_simulators().st_sim_lru(self._c(), sizes.ctypes.data, len(sizes), misses.ctypes.data), "LRU")
         return misses
 
     def clock(self, rows: int) -> U64:
-        """Decode misses of one CLOCK ring of `rows` rows: [CLASSES]."""
-        misses = np.zeros(CLASSES, np.uint64)
+        """Misses of one CLOCK ring of `rows` rows: [PHASES, CLASSES], prefill and decode."""
+        misses = np.zeros((PHASES, CLASSES), np.uint64)
         _check(_simulators().st_sim_clock(self._c(), rows, misses.ctypes.data), f"CLOCK of {rows} rows")
         return misses
 
     def s3fifo(self, rows: int) -> U64:
-        """Decode misses of an S3-FIFO of `rows` rows: [CLASSES]."""
-        misses = np.zeros(CLASSES, np.uint64)
+        """Misses of an S3-FIFO of `rows` rows: [PHASES, CLASSES]."""
+        misses = np.zeros((PHASES, CLASSES), np.uint64)
         _check(_simulators().st_sim_s3fifo(self._c(), rows, misses.ctypes.data), f"S3-FIFO of {rows} rows")
         return misses
 
     def clock16(self, rows: int, hash_of: U32) -> U64:
-        """Decode misses of sets of 16 ways; hash_of [key_count] uint32 picks the set by its upper part."""
+        """Misses of sets of 16 ways: [PHASES, CLASSES]; hash_of [key_count] uint32 picks the set by its upper part."""
         if len(hash_of) != self.key_count:
             raise ConfigError(f"hash_of: {len(hash_of)} values for {self.key_count} keys")
-        misses = np.zeros(CLASSES, np.uint64)
+        misses = np.zeros((PHASES, CLASSES), np.uint64)
         hashes = np.ascontiguousarray(hash_of, np.uint32)
         rc = _simulators().st_sim_clock16(self._c(), hashes.ctypes.data, rows, misses.ctypes.data)
         _check(rc, f"set-associative CLOCK of {rows} rows")

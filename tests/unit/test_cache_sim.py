@@ -58,11 +58,11 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(stream, lookups, tokens, decode)
 
 
-def misses_of(case: Case, is_hit: Callable[[int], bool]) -> list[int]:
-    misses = [0] * CLASSES
+def misses_of(case: Case, is_hit: Callable[[int], bool]) -> list[list[int]]:
+    misses = [[0] * CLASSES, [0] * CLASSES]
     for key, decoded in case.lookups:
-        if not is_hit(key) and decoded:
-            misses[key % 3] += 1
+        if not is_hit(key):
+            misses[decoded][key % 3] += 1
     return misses
 
 

@@ -42,6 +42,7 @@ class Curve:
 
     rows            cache rows of the layer, all ranks together
     hit_rate        [sizes] share of decode lookups that hit; a row asked for again in the same step is a hit
+    hit_rate_all    [sizes] the same of all lookups, prefill too
     hit_rate_by_order  [orders, sizes], order n - 2
     pages_per_step  [sizes] 4 KiB pages that a full step's decode lookups read, all ranks together
     """
@@ -49,6 +50,7 @@ class Curve:
     policy: Policy
     rows: tuple[int, ...]
     hit_rate: F64
+    hit_rate_all: F64
     hit_rate_by_order: F64
     pages_per_step: F64
 
@@ -58,12 +60,14 @@ class Load:
     """What a schedule asks of a layer without a cache.
 
     sessions         at a time
-    decode_lookups   of the whole schedule
+    lookups          of the whole schedule
+    decode_lookups   those of them that are decode
     tokens_per_step  decode tokens of a full step
     uncached_pages   distinct rows of a full step: what it reads with no cache at all
     """
 
     sessions: int
+    lookups: int
     decode_lookups: int
     tokens_per_step: float
     uncached_pages: float
@@ -75,7 +79,13 @@ def load_of(lookups: Lookups, schedule: Schedule, skip: npt.NDArray[np.uint8] | 
     _, distinct = lookups.stream(schedule.order, skip).distinct(schedule.steps, Phase.DECODE)
     uncached = float(distinct[full].mean()) / lookups.rate if full.any() else 0.0
     tokens = int(schedule.decode_tokens.sum())
-    return Load(schedule.slots, tokens * lookups.columns, schedule.decode_tokens_per_step, uncached)
+    return Load(
+        schedule.slots,
+        len(schedule.order) * lookups.columns,
+        tokens * lookups.columns,
+        schedule.decode_tokens_per_step,
+        uncached,
+    )
 
 
 def simulate(
@@ -118,21 +128,23 @@ def simulation_count(policies: Sequence[Policy], sizes: int) -> int:
 
 
 def curve_of(policy: Policy, rows: tuple[int, ...], misses: U64, lookups: Lookups, load: Load) -> Curve:
-    """misses [sizes, classes] of the sample, as rates over all decode lookups."""
-    counted = misses[:, : lookups.orders].astype(np.float64) / lookups.rate
+    """misses [sizes, phases, classes] of the sample, as rates over all lookups."""
+    counted = misses[:, :, : lookups.orders].astype(np.float64) / lookups.rate
+    decode = counted[:, 1]
     per_order = max(load.decode_lookups / lookups.orders, 1)
-    miss_rate = counted.sum(axis=1) / max(load.decode_lookups, 1)
+    miss_rate = decode.sum(axis=1) / max(load.decode_lookups, 1)
     pages = miss_rate * load.tokens_per_step * lookups.columns
     return Curve(
         policy=policy,
         rows=rows,
         hit_rate=np.clip(1 - miss_rate, 0, 1),
-        hit_rate_by_order=np.clip(1 - counted.T / per_order, 0, 1),
+        hit_rate_all=np.clip(1 - counted.sum(axis=(1, 2)) / max(load.lookups, 1), 0, 1),
+        hit_rate_by_order=np.clip(1 - decode.T / per_order, 0, 1),
         # A cache that is smaller than a step may read a row twice in it; the engine asks once per step.
         pages_per_step=np.minimum(pages, load.uncached_pages),
     )
 
 
 def never_evicted(stream: Stream) -> U64:
-    """Misses of a cache that holds everything: decode lookups whose row nothing used before, [classes]."""
+    """Misses of a cache that holds everything, [phases, classes]: lookups whose row nothing used before."""
     return stream.clock(max(stream.key_count, 1))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,94 +69,105 @@ def largest_difference(sampled: Sequence[LayerStudy], exact: Sequence[LayerStudy
     return worst | {"sampling": _sampling_json(sampled[0].sampling)}
 
 
-def tables(studies: Sequence[LayerStudy], tp: int) -> Iterator[Table]:
+@dataclass(frozen=True)
+class Section:
+    """A table with the lines above and below it; rich would wrap them to the width of the table."""
+
+    title: str
+    table: Table
+    caption: str
+
+
+def sections(studies: Sequence[LayerStudy], tp: int) -> Iterator[Section]:
     """Per layer and number of sessions: hit rates, pages, n-gram orders, lossy skipping; then reuse of all layers."""
     for study in studies:
         for load in study.loads:
-            yield _hit_table(study, load)
-            yield _page_table(study, load, tp)
-            yield _order_table(study, load)
-            yield _lossy_table(study, load.lossy, tp)
-    yield _step_table(studies)
-    yield _reuse_table(studies)
+            yield _hits(study, load)
+            yield _pages(study, load, tp)
+            yield _orders(study, load)
+            yield _lossy(study, load.lossy, tp)
+    yield _steps(studies)
+    yield _reuse(studies)
 
 
-def _table(title: str, columns: Sequence[str], caption: str = "") -> Table:
+def _section(title: str, columns: Sequence[str], caption: str = "") -> Section:
     """Numbers to the right, nothing wrapped: a cut figure would be a wrong one."""
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    return table
+    return Section(title, table, caption)
 
 
-def _hit_table(study: LayerStudy, load: LoadStudy) -> Table:
-    table = _table(
+def _hits(study: LayerStudy, load: LoadStudy) -> Section:
+    section = _section(
         f"layer {study.layer_id}, {load.load.sessions} sessions: hit rate of decode lookups",
         ["cache rows", "of table", *(curve.policy for curve in load.curves)],
         f"a cache that never evicts: {load.unlimited:.1%}" + _static_note(load),
     )
     for at, rows in enumerate(load.curves[0].rows):
         rates = (f"{curve.hit_rate[at]:.1%}" for curve in load.curves)
-        table.add_row(f"{rows:,}", f"{rows / study.row_count:.3%}", *rates)
-    return table
+        section.table.add_row(f"{rows:,}", f"{rows / study.row_count:.3%}", *rates)
+    return section
 
 
 def _static_note(load: LoadStudy) -> str:
     if not any(curve.policy is Policy.STATIC for curve in load.curves):
         return ""
-    return f"\nstatic: rows that other sessions used most; {load.static_sessions} held-out sessions at a time"
+    return f"; static: rows that other sessions used most; {load.static_sessions} held-out sessions at a time"
 
 
-def _page_table(study: LayerStudy, load: LoadStudy, tp: int) -> Table:
-    table = _table(
+def _pages(study: LayerStudy, load: LoadStudy, tp: int) -> Section:
+    section = _section(
         f"layer {study.layer_id}, {load.load.sessions} sessions: pages per step" + _of_rank(tp),
         ["cache rows", *(curve.policy for curve in load.curves)],
         f"a step decodes {load.load.tokens_per_step:.4g} tokens",
     )
     points = [miss_points(load.load, curve, tp) for curve in load.curves]
     for at in range(len(points[0])):
-        table.add_row(f"{points[0][at][0]:,}", *(f"{curve[at][1]:,.0f}" for curve in points))
-    return table
+        section.table.add_row(f"{points[0][at][0]:,}", *(f"{curve[at][1]:,.0f}" for curve in points))
+    return section
 
 
 def _of_rank(tp: int) -> str:
     return "" if tp == 1 else f" (cache rows and pages of one of {tp} ranks)"
 
 
-def _order_table(study: LayerStudy, load: LoadStudy) -> Table:
+def _orders(study: LayerStudy, load: LoadStudy) -> Section:
     curve = load.curves[0]
-    table = _table(
+    section = _section(
         f"layer {study.layer_id}, {load.load.sessions} sessions: {curve.policy} hit rate by n-gram order",
         ["cache rows", *(f"{order + 2}-grams" for order in range(study.orders))],
     )
     for at, rows in enumerate(curve.rows):
-        table.add_row(f"{rows:,}", *(f"{rate:.1%}" for rate in curve.hit_rate_by_order[:, at]))
-    return table
+        section.table.add_row(f"{rows:,}", *(f"{rate:.1%}" for rate in curve.hit_rate_by_order[:, at]))
+    return section
 
 
-def _lossy_table(study: LayerStudy, lossy: Lossy, tp: int) -> Table:
-    table = _table(
+def _lossy(study: LayerStudy, lossy: Lossy, tp: int) -> Section:
+    section = _section(
         f"layer {study.layer_id}, {lossy.sessions} sessions: lossy skipping, {lossy.skipping.policy} pages per step"
         + _of_rank(tp),
         ["cache rows", "all rows read", "unseen skipped"],
         f"outside the seen-set: {lossy.share:.1%} of decode lookups",
     )
-    table.add_row("0", f"{lossy.uncached_pages_all / tp:,.0f}", f"{lossy.uncached_pages / tp:,.0f}")
+    section.table.add_row("0", f"{lossy.uncached_pages_all / tp:,.0f}", f"{lossy.uncached_pages / tp:,.0f}")
     for at, rows in enumerate(lossy.skipping.rows):
         both = (lossy.reading_all, lossy.skipping)
-        table.add_row(f"{rows // tp:,}", *(f"{curve.pages_per_step[at] / tp:,.0f}" for curve in both))
-    return table
+        section.table.add_row(f"{rows // tp:,}", *(f"{curve.pages_per_step[at] / tp:,.0f}" for curve in both))
+    return section
 
 
-def _step_table(studies: Sequence[LayerStudy]) -> Table:
-    table = _table("decode steps", ["layer", "sessions", "tokens per step", "distinct rows", "pages per row", "steps"])
+def _steps(studies: Sequence[LayerStudy]) -> Section:
+    section = _section(
+        "decode steps", ["layer", "sessions", "tokens per step", "distinct rows", "pages per row", "steps"]
+    )
     for study in studies:
         for load in study.loads:
-            table.add_row(
+            section.table.add_row(
                 str(study.layer_id), str(load.load.sessions), f"{load.load.tokens_per_step:.4g}",
                 f"{load.steps.share:.1%}", f"{load.steps.pages_per_row:.4f}", f"{load.steps.count:,}",
             )  # fmt: skip
-    return table
+    return section
 
 
 _REUSE: Final[dict[str, Callable[[LayerStudy], float]]] = {
@@ -171,12 +182,12 @@ _REUSE: Final[dict[str, Callable[[LayerStudy], float]]] = {
 }
 
 
-def _reuse_table(studies: Sequence[LayerStudy]) -> Table:
-    table = _table("share of lookups", ["", *(f"layer {study.layer_id}" for study in studies)])
-    table.columns[0].justify = "left"
+def _reuse(studies: Sequence[LayerStudy]) -> Section:
+    section = _section("share of lookups", ["", *(f"layer {study.layer_id}" for study in studies)])
+    section.table.columns[0].justify = "left"
     for name, value in _REUSE.items():
-        table.add_row(name, *(f"{value(study):.1%}" for study in studies))
-    return table
+        section.table.add_row(name, *(f"{value(study):.1%}" for study in studies))
+    return section
 
 
 def _layer_json(study: LayerStudy) -> dict[str, Any]:
@@ -219,6 +230,7 @@ def _curve_json(curve: Curve) -> dict[str, Any]:
         "policy": str(curve.policy),
         "rows": list(curve.rows),
         "hit_rate": curve.hit_rate.tolist(),
+        "hit_rate_all": curve.hit_rate_all.tolist(),
         "hit_rate_by_order": {str(at + 2): rates.tolist() for at, rates in enumerate(curve.hit_rate_by_order)},
         "pages_per_step": curve.pages_per_step.tolist(),
     }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -29,7 +29,7 @@ from slacktier_cli.characterize.progress import Reporter, Stopwatch
 from slacktier_cli.characterize.results import LayerStudy, LoadStudy, Lossy
 from slacktier_cli.characterize.sampling import Sampling
 from slacktier_cli.characterize.schedule import Schedule, interleave, one_by_one
-from slacktier_native.cache_sim import CLASSES, Phase
+from slacktier_native.cache_sim import CLASSES, PHASES, Phase
 from slacktier_rowids.models import Hasher
 from slacktier_rowids.seen_set import SeenSet
 
@@ -82,14 +82,20 @@ class Study:
         """Layer by layer, so that memory holds one layer's lookups at a time; raises ConfigError before any work."""
         options = self.options
         hashes = [self._layer_hash(layer) for layer in options.layers or self.hasher.layout.layer_ids]
-        for rows in options.rows:
-            hashes[0].sampling.scaled(rows)
+        for layer in hashes:
+            self._check(layer)
         for sessions in options.sessions:
             if not 0 < sessions <= len(self.corpus.measured):
                 raise ConfigError(f"{sessions} sessions at a time, the trace has {len(self.corpus.measured)}")
         with self.watch.phase("schedule"):
             loads = [self._schedules(sessions) for sessions in options.sessions]
         return [self._layer(layer, loads) for layer in hashes]
+
+    def _check(self, layer: LayerHash) -> None:
+        for rows in self.options.rows:
+            layer.sampling.scaled(rows)
+        if self.seen:
+            self.seen.layer(layer.layer_id, layer.row_count)
 
     def _schedules(self, sessions: int) -> _Schedules:
         corpus = self.corpus
@@ -203,12 +209,13 @@ def static_curve(lookups: Lookups, schedule: Schedule, hot: reuse.HotSet, rows: 
     The hit rate is the share of decode lookups among those rows; pages are the distinct other rows of a step.
     """
     load = load_of(lookups, schedule)
-    decode = lookups.stream(schedule.order).counts(Phase.DECODE)
-    misses = np.zeros((len(rows), CLASSES), np.uint64)
+    stream = lookups.stream(schedule.order)
+    uses = [stream.counts(phase) for phase in (Phase.PREFILL, Phase.DECODE)]
+    misses = np.zeros((len(rows), PHASES, CLASSES), np.uint64)
     pages = np.zeros(len(rows))
     for at, size in enumerate(rows):
         outside = hot.outside(lookups.sampling.scaled(size))
-        misses[at] = np.bincount(lookups.class_of, weights=decode * outside, minlength=CLASSES)
+        misses[at] = [np.bincount(lookups.class_of, weights=used * outside, minlength=CLASSES) for used in uses]
         pages[at] = load_of(lookups, schedule, 1 - outside).uncached_pages
     curve = curve_of(Policy.STATIC, tuple(rows), misses, lookups, load)
-    return Curve(curve.policy, curve.rows, curve.hit_rate, curve.hit_rate_by_order, pages)
+    return replace(curve, pages_per_step=pages)

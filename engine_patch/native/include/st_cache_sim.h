@@ -5,8 +5,8 @@
  * indexed by key and never probes a hash table. A stream is the rows of all tokens in trace order and the
  * order in which a server with many sessions would have used the tokens.
  *
- * Every lookup goes through the cache, in order; only misses of decode lookups are counted, by class (the
- * n-gram order of the row's column). All functions return 0, a count, or -errno, and touch no global state.
+ * Every lookup goes through the cache, in order; misses are counted by phase (0 prefill, 1 decode) and by class
+ * (the n-gram order of the row's column). All functions return 0, a count, or -errno, and touch no global state.
  */
 #ifndef ST_CACHE_SIM_H
 #define ST_CACHE_SIM_H
@@ -18,6 +18,7 @@ extern "C" {
 #endif
 
 enum {
+    ST_SIM_PHASES = 2,
     ST_SIM_CLASSES = 8,    /* column classes; a class index is below it */
     ST_SIM_SIZES_MAX = 64, /* cache sizes in one LRU pass */
     ST_SIM_WAYS = 16,
@@ -43,11 +44,11 @@ uint64_t st_row_index_count(const st_row_index *index);
 /* The row of each key: row_ids[st_row_index_count()]. */
 void st_row_index_rows(const st_row_index *index, uint32_t *row_ids);
 
-/* Decode misses of an LRU cache at each of size_count sizes, in one pass over stack distances (Mattson 1970).
- * rows[size_count] ascending; misses[size_count][ST_SIM_CLASSES]. -EFBIG past 2^32 - 1 lookups. */
+/* Misses of an LRU cache at each of size_count sizes, in one pass over stack distances (Mattson 1970).
+ * rows[size_count] ascending; misses[size_count][phase][class]. -EFBIG past 2^32 - 1 lookups. */
 int st_sim_lru(const st_sim_stream *stream, const uint64_t *rows, uint32_t size_count, uint64_t *misses);
 
-/* One cache of `rows` rows; misses[ST_SIM_CLASSES].
+/* One cache of `rows` rows; misses[phase][class].
  * clock    one ring; a hit sets the row's bit, the hand clears bits until it finds a clear one
  * s3fifo   10 % small queue, main queue, ghost of as many entries as main; a row is promoted at its second hit
  * clock16  sets of 16 ways, each a small clock; hash_of[key_count] is a 32-bit mix of the row id, the set its

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { COUNTERS = ST_SIM_PHASES * ST_SIM_CLASSES };
+
 static void count_miss(const st_sim_stream *stream, uint32_t key, int is_decode, uint64_t *misses) {
-    if (is_decode)
-        misses[stream->class_of[key]]++;
+    misses[(is_decode ? ST_SIM_CLASSES : 0) + stream->class_of[key]]++;
 }
 
 /* ---- LRU ---- */
@@ -67,8 +68,8 @@ int st_sim_lru(const st_sim_stream *stream, const uint64_t *rows, uint32_t size_
     timeline line = {0};
     uint32_t *latest = calloc(stream->key_count + 1, sizeof *latest); /* 1 + index of the key's latest lookup */
     int rc = latest ? timeline_open(&line, lookup_count) : -ENOMEM;
-    /* by_rank[i]: misses at sizes below index i only, so that a lookup touches one counter. */
-    uint64_t by_rank[ST_SIM_SIZES_MAX + 1][ST_SIM_CLASSES] = {{0}};
+    /* by_rank[i]: lookups that miss at the first i sizes and hit at the others, so that each touches one counter. */
+    uint64_t by_rank[ST_SIM_SIZES_MAX + 1][COUNTERS] = {{0}};
     uint64_t now = 0, live = 0;
     if (rc == 0) {
         FOR_EACH_LOOKUP(stream, {
@@ -86,11 +87,11 @@ int st_sim_lru(const st_sim_stream *stream, const uint64_t *rows, uint32_t size_
             timeline_flip(&line, now, 1);
             latest[key] = (uint32_t)++now;
         })
-        memset(misses, 0, sizeof(uint64_t) * ST_SIM_CLASSES * size_count);
+        memset(misses, 0, sizeof(uint64_t) * COUNTERS * size_count);
         for (uint32_t size = 0; size < size_count; size++)
             for (uint32_t rank = size + 1; rank <= size_count; rank++)
-                for (int class = 0; class < ST_SIM_CLASSES; class ++)
-                    misses[size * ST_SIM_CLASSES + class] += by_rank[rank][class];
+                for (int counter = 0; counter < COUNTERS; counter++)
+                    misses[size * COUNTERS + counter] += by_rank[rank][counter];
     }
     timeline_close(&line);
     free(latest);
@@ -109,7 +110,7 @@ int st_sim_clock(const st_sim_stream *stream, uint64_t rows, uint64_t *misses) {
     uint32_t *ring = malloc((slot_count + 1) * sizeof *ring);
     uint8_t *state = calloc(stream->key_count + 1, 1);
     int rc = ring && state ? 0 : -ENOMEM;
-    memset(misses, 0, sizeof(uint64_t) * ST_SIM_CLASSES);
+    memset(misses, 0, sizeof(uint64_t) * COUNTERS);
     if (rc == 0) {
         uint64_t filled = 0, hand = 0;
         FOR_EACH_LOOKUP(stream, {
@@ -216,7 +217,7 @@ int st_sim_s3fifo(const st_sim_stream *stream, uint64_t rows, uint64_t *misses) 
         return -EINVAL;
     s3fifo cache = {0};
     int rc = s3fifo_open(&cache, rows, stream->key_count);
-    memset(misses, 0, sizeof(uint64_t) * ST_SIM_CLASSES);
+    memset(misses, 0, sizeof(uint64_t) * COUNTERS);
     if (rc == 0) {
         FOR_EACH_LOOKUP(stream, {
             if (cache.state[key]) {
@@ -252,7 +253,7 @@ int st_sim_clock16(const st_sim_stream *stream, const uint32_t *hash_of, uint64_
     /* As in CLOCK, a row's bits stand with its key: a hit then never looks at its set. */
     uint8_t *state = calloc(stream->key_count + 1, 1);
     int rc = sets && hands && state ? 0 : -ENOMEM;
-    memset(misses, 0, sizeof(uint64_t) * ST_SIM_CLASSES);
+    memset(misses, 0, sizeof(uint64_t) * COUNTERS);
     if (rc == 0) {
         /* An empty way holds the one key that never occurs. */
         const uint32_t nobody = (uint32_t)stream->key_count;

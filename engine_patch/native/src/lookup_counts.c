@@ -64,11 +64,11 @@ int st_sim_handoff(const st_sim_stream *stream, const uint64_t *session_offsets,
                 if (!is_decode)
                     continue;
                 uint64_t used_at = first_use[key] - 1;
-                st_handoff *class = &out[stream->class_of[key]];
-                class->lookups++;
-                class->session += seen && used_at < position;
-                class->prompt += seen && used_at < turn_start[position];
-                class->first_prompt += seen && used_at < first_prompt_end;
+                st_handoff *reuse = &out[stream->class_of[key]];
+                reuse->lookups++;
+                reuse->session += seen && used_at < position;
+                reuse->prompt += seen && used_at < turn_start[position];
+                reuse->first_prompt += seen && used_at < first_prompt_end;
             }
         }
     }
