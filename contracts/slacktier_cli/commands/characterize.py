@@ -120,7 +120,7 @@ def command(
         corpus = Corpus.build(trace, Trace.load(fit) if fit else None, seed)
         config = load_config(model)
         hasher = load_hasher(config, tokenizer=tokenizer)
-        hasher.vocabulary.check(corpus.trace.tokens.astype(np.int64))
+        hasher.vocabulary.check(corpus.trace.tokens.astype(np.int64), str(trace_path))
         seen_rows = SeenSet.load(seen) if seen else None
     study = Study(corpus, hasher, options, bars, watch, seen_rows)
     studies, error = _run(study, exact)
