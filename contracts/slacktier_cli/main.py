@@ -57,7 +57,15 @@ def _load(name: str, module_name: str) -> Any:
         app.command(name=name)(module.command)
     loaded: Any = typer.main.get_command(app)
     loaded.name = name
+    for command in (loaded, *getattr(loaded, "commands", {}).values()):
+        command.help = _join_lines(command.help or "")
     return loaded
+
+
+def _join_lines(text: str) -> str:
+    """Help text whose paragraphs fit any terminal: docstring lines are joined, except where one is indented."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(part if "\n " in part else part.replace("\n", " ") for part in paragraphs)
 
 
 app = typer.Typer(

@@ -21,6 +21,7 @@ from slacktier_cli.doctor.probe import cgroup_limit, missing_packages, probe, pr
 GOOD = Facts(
     python=(3, 11, 2),
     native_error="",
+    backend="uring",
     uring=UringFacts(setup_errno=0, disabled=0, seccomp=False),
     directory=DirectoryFacts(Path("/data"), "ext4", "/dev/vda1", free_bytes=100 << 30, direct_errno=0),
     memory_available_bytes=16 << 30,
@@ -71,6 +72,13 @@ def test_refused_uring_names_its_likely_cause_and_remedy(facts: Facts, cause: st
     assert cause in check.found
     assert remedy in check.remedy
     assert demo_runs(judge(facts))
+
+
+def test_library_without_uring_on_a_kernel_that_allows_it_is_named() -> None:
+    check = line(replace(GOOD, backend="posix"), "io_uring")
+    assert check.status is Status.WARN
+    assert "built without it" in check.found
+    assert "liburing-dev" in check.remedy
 
 
 @pytest.mark.parametrize(
@@ -138,6 +146,8 @@ def test_probe_looks_at_this_machine(tmp_path: Path) -> None:
     facts = probe(tmp_path)
     assert facts.python >= (3, 11)
     assert facts.native_error == ""
+    assert facts.backend in ("uring", "posix")
+    assert facts.uring.setup_errno == 0 or facts.backend == "posix"
     assert facts.memory_available_bytes > 0
     assert facts.directory.path == tmp_path
     assert facts.directory.filesystem

@@ -10,7 +10,7 @@ import typer
 
 from slacktier_cli.results import print_results, working
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Measure parts of SlackTier.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure parts of SlackTier.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

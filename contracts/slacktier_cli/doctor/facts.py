@@ -37,11 +37,13 @@ class Facts:
     """One machine. Sizes in bytes; None for a limit means that there is none.
 
     native_error  why the native library does not load, or ""
+    backend       what the native library reads with here, "uring" or "posix"; "" where it does not load
     extras        of each optional part, the packages that are not installed
     """
 
     python: tuple[int, int, int]
     native_error: str
+    backend: str
     uring: UringFacts
     directory: DirectoryFacts
     memory_available_bytes: int

@@ -13,11 +13,12 @@ import resource
 import shutil
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Final
 
-from slacktier.errors import ConfigError
-from slacktier.page import PAGE_BYTES
+from slacktier.errors import ConfigError, SlackTierError
+from slacktier.page import PAGE_BYTES, RowFormat, Superblock
 from slacktier_cli.doctor.facts import DirectoryFacts, Facts, UringFacts
 from slacktier_cli.machine import (
     CPUINFO,
@@ -28,7 +29,7 @@ from slacktier_cli.machine import (
     free_disk_bytes,
     proc_field,
 )  # fmt: skip
-from slacktier_native._lib import library
+from slacktier_native.core import LayerSetup, LookupCore, PatternSource
 
 SYS_IO_URING_SETUP: Final = 425  # the same on every architecture that Linux added it to
 URING_PARAMS_BYTES: Final = 120
@@ -128,12 +129,18 @@ def probe_extras() -> dict[str, tuple[str, ...]]:
     return {extra: missing_packages(extra, requirements) for extra in metadata.get_all("Provides-Extra") or []}
 
 
-def _native_error() -> str:
+def probe_native() -> tuple[str, str]:
+    """(why the native library does not load or "", what it reads with here): opens a core over an imaginary table."""
+    imaginary = Superblock(
+        table_uuid=uuid.UUID(int=0), layer_id=0, epoch=0, row_count=1, payload_bytes=1, scale_bytes=0,
+        row_format=RowFormat.RAW, model="", revision="", source="",
+    )  # fmt: skip
     try:
-        library()
-    except (ConfigError, OSError) as exc:
-        return str(exc)
-    return ""
+        layer = LayerSetup(0, (PatternSource(imaginary, seed=0),))
+        with LookupCore([layer], lookups_max=1, queue_depth=1) as core:
+            return "", core.backend
+    except (SlackTierError, OSError) as exc:
+        return str(exc), ""
 
 
 def _devices(directory: Path, label: str) -> tuple[str, ...]:
@@ -150,10 +157,12 @@ def _transparent_hugepages() -> str:
 
 def probe(directory: Path) -> Facts:
     """Look at this machine and at one directory; raises ConfigError if there is no such directory."""
+    native_error, backend = probe_native()
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return Facts(
         python=sys.version_info[:3],
-        native_error=_native_error(),
+        native_error=native_error,
+        backend=backend,
         uring=probe_uring(),
         directory=probe_directory(directory),
         memory_available_bytes=available_memory_bytes(),
