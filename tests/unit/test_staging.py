@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from region_fixtures import RawTensor, pattern_table, random_bytes, rows_of, v41_tensors, write_safetensors
 
 from slacktier.errors import ConfigError, ContractError, TierError
 from slacktier.page import PAGE_BYTES, State
 from slacktier.region import open_region
+from slacktier_native.pages import pattern_fill
 from slacktier_tierd import staging
 from slacktier_tierd.checkpoint import open_checkpoint
 from slacktier_tierd.report import StageReport
@@ -350,3 +354,16 @@ def test_superblock_says_where_the_table_came_from(tmp_path: Path) -> None:
         sb = region.superblock
     assert (sb.model, sb.revision, sb.source) == ("m", "r1", "test pattern=9")
     assert (sb.state, sb.staged_pages, sb.source_digest.hex()) == (State.COMPLETE, 7, report.source_digest)
+
+
+def test_digest_chain_is_what_the_format_says(tmp_path: Path) -> None:
+    """Worked out here from docs/page-format.md alone, over a chunk and a part of one."""
+    rows, payload, scales = 1030, 4000, 4  # one row per page
+    weights, scale_data = np.empty((rows, payload), np.uint8), np.empty((rows, scales), np.uint8)
+    pattern_fill(1, 0, rows, payload, scales, weights, scale_data)
+    chain = hashlib.sha256(b"slacktier source digest 1\0" + struct.pack("<QIIIf", rows, payload, scales, 0, 1.0))
+    for first, end in ((0, 1024), (1024, 1030)):
+        chunk = hashlib.sha256(weights[first:end].tobytes() + scale_data[first:end].tobytes())
+        chain = hashlib.sha256(chain.digest() + chunk.digest())
+    source = pattern_table(rows, payload_bytes=payload, scale_bytes=scales)
+    assert stage(source, [tmp_path / "t.region"]).source_digest == chain.hexdigest()
