@@ -133,6 +133,6 @@ def _weight_map(directory: Path) -> dict[str, Path]:
     if not isinstance(found, dict):
         raise ConfigError(f"{index}: no weight_map")
     for name, file in found.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or Path(file).name != file or file in ("", "..") or "\0" in file:
             raise ConfigError(f"{index}: tensor {name[:200]!r} is in {file!r}, expected a file name")
     return {name: directory / file for name, file in found.items()}

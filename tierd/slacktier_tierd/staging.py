@@ -74,7 +74,7 @@ def _targets(paths: Sequence[Path]) -> Iterator[list[Target]]:
     if not paths:
         raise ConfigError("no target given")
     identities = {(found.st_dev, found.st_ino) for path in paths if path.exists() for found in [path.stat()]}
-    absent = {path.absolute() for path in paths if not path.exists()}
+    absent = {path.resolve() for path in paths if not path.exists()}
     if len(identities) + len(absent) != len(paths):
         raise ConfigError("one target is given twice; each stripe needs a file or device of its own")
     targets: list[Target] = []

@@ -155,7 +155,7 @@ def open_target(path: Path) -> Target:
 
 
 def _open_new(path: Path) -> Target:
-    absolute = path.absolute()
+    absolute = path.resolve()  # a link to a file that is not there yet stays a link
     if absolute.is_relative_to("/dev") and not absolute.is_relative_to("/dev/shm"):  # noqa: S108
         raise ConfigError(
             f"{path}: no such device; no other one is tried",

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make-checkpoint`, `stage` and `verify` as a person runs them: exit codes, one line per refusal, --json."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from region_fixtures import V41_TINY, v41_tensors, write_safetensors
+
+from slacktier_cli.main import main
+
+Run = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """run(*arguments) -> (exit code, stdout, stderr) of `slacktier` in this process."""
+
+    def call(*arguments: object) -> Run:
+        monkeypatch.setattr(sys, "argv", ["slacktier", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as exc:
+            code = exc.code if isinstance(exc.code, int) else 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, run: Any) -> Path:
+    (tmp_path / "tiny.json").write_text(json.dumps(V41_TINY))
+    directory = tmp_path / "ck"
+    code, _, _ = run("make-checkpoint", directory, "--config", tmp_path / "tiny.json", "--rows", 30_000, "--seed", 4)
+    assert code == 0
+    return directory
+
+
+def test_from_nothing_to_a_verified_region(tmp_path: Path, checkpoint: Path, run: Any) -> None:
+    target = tmp_path / "t.region"
+    code, out, _ = run("stage", checkpoint, "--layer", 1, "--target", target, "--json")
+    report = json.loads(out)
+    assert (code, report["outcome"], report["layer_id"]) == (0, "staged", 1)
+    assert report["bytes_written"] == report["phases"]["verify"]["bytes"] + 3 * 2 * 4096  # begun, watermark, complete
+    code, out, _ = run("stage", checkpoint, "--layer", 1, "--target", target)
+    assert (code, "wrote 0 bytes" in out) == (0, True)
+    code, out, _ = run("verify", target, "--check-pattern", "--json")
+    found = json.loads(out)
+    assert (code, found["fault_count"], found["state"], found["pattern_checked"]) == (0, 0, "complete", True)
+
+
+def test_fault_is_listed_and_exit_code_is_1(tmp_path: Path, checkpoint: Path, run: Any) -> None:
+    target = tmp_path / "t.region"
+    run("stage", checkpoint, "--layer", 1, "--target", target)
+    with target.open("r+b") as file:
+        file.seek(5 * 4096 + 20)
+        file.write(b"\xff\xff")
+    code, out, _ = run("verify", target)
+    assert code == 1
+    assert "layer 1 page 3 row" in out.splitlines()[0]
+    assert "1 faults" in out.splitlines()[-1]
+    code, out, _ = run("verify", target, "--json")
+    assert (code, json.loads(out)["fault_count"]) == (1, 1)
+
+
+def refuse(run: Any, *arguments: object) -> str:
+    """The one line of a refusal (its hint left out)."""
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert lines[0].startswith("slacktier: ")
+    assert len(lines) == 1 + lines[-1].startswith("hint: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stage"], "where to? --target"),
+        (["stage", "--target", "t.region"], "stage what?"),
+        (["stage", "none", "--target", "t.region"], "none: no such file or directory"),
+        (["stage", "ck", "--target", "t.region"], "which layer? it has tables of [1, 14]"),
+        (["stage", "ck", "--layer", "2", "--target", "t.region"], "no tensor 'layers.2.engram.embed.weight'"),
+        (["stage", "ck", "--synthetic", "v41", "--layer", "1", "--target", "t"], "no checkpoint"),
+        (["stage", "--synthetic", "v42", "--layer", "1", "--target", "t"], "synthetic table 'v42'"),
+        (["stage", "--synthetic", "v41", "--layer", "2", "--target", "t"], "no released row count for layer 2"),
+        (["stage", "--synthetic", "raw", "--layer", "1", "--target", "t"], "synthetic table 'raw'"),
+        (["stage", "ck", "--layer", "1", "--target", "tiny.json"], "carries no superblock of ours"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "tiny.json"], "not an .npy array"),
+        (["stage", "ck", "--layer", "1", "--target", "/dev/none"], "no such device"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--tensor", "x", "--payload-bytes", "4"], "no tensor 'x'"),
+        (["verify", "none.region"], "none.region: no such file or device"),
+        (["make-checkpoint", "new"], "how large?"),
+        (["make-checkpoint", "new", "--size", "many"], "size 'many'"),
+        (["make-checkpoint", "new", "--size", "1G", "--dtype", "bf16"], "V4.1 tables are fp8"),
+        (["make-checkpoint", "new", "--rows", "10"], "no table fits"),
+        (["make-checkpoint", "new", "--size", "1G", "--family", "raw"], "expected v41 or qwen3.8"),
+        (["make-checkpoint", "ck", "--size", "1G"], "exists; nothing is written over"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, checkpoint: Path, run: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert message in refuse(run, *arguments)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_pointer_and_truncated_shard_leave_no_target(tmp_path: Path, run: Any) -> None:
+    pointer = tmp_path / "p.safetensors"
+    pointer.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n")
+    cut = write_safetensors(tmp_path / "c.safetensors", v41_tensors(1, 50))
+    cut.write_bytes(cut.read_bytes()[:-1])
+    assert "a Git LFS pointer" in refuse(run, "stage", pointer, "--layer", 1, "--target", tmp_path / "t.region")
+    assert "truncated" in refuse(run, "stage", cut, "--layer", 1, "--target", tmp_path / "t.region")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.safetensors", "p.safetensors"]
+
+
+def test_partial_rows_of_a_full_size_table(tmp_path: Path, run: Any) -> None:
+    np.save(tmp_path / "rows.npy", np.array([5, 384_006_167]))
+    target = tmp_path / "t.region"
+    arguments = ("stage", "--synthetic", "v41", "--layer", 1, "--partial-rows", tmp_path / "rows.npy")
+    code, out, _ = run(*arguments, "--target", target, "--json")
+    assert (code, json.loads(out)["pages_staged"]) == (0, 2)
+    assert "it is not served" in refuse(run, "verify", target)
+    assert run("verify", target, "--allow-partial", "--check-pattern")[0] == 0
+
+
+def test_any_width_from_the_command_line(tmp_path: Path, run: Any) -> None:
+    target = tmp_path / "t.region"
+    arguments = (
+        "stage",
+        "--synthetic",
+        "raw",
+        "--payload-bytes",
+        100,
+        "--scale-bytes",
+        4,
+        "--rows",
+        3000,
+        "--layer",
+        3,
+    )
+    code, out, _ = run(*arguments, "--target", target)
+    assert (code, "layer 3 complete" in out) == (0, True)
+    assert run("verify", target, "--check-pattern")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["make-checkpoint", "stage", "verify"])
+def test_help_has_examples(run: Any, name: str) -> None:
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert "Examples:" in out
+    assert f"slacktier {name}" in out
