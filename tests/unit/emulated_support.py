@@ -74,16 +74,18 @@ class ByteCodec:
         return [*ids, ASSISTANT]
 
 
-def write_tables(directory: Path, *, seed: int = SEED, state: State = State.COMPLETE) -> dict[int, Path]:
+def write_tables(
+    directory: Path, *, layout: EngramLayout = LAYOUT, seed: int = SEED, state: State = State.COMPLETE
+) -> dict[int, Path]:
     """Both layers' regions with rows of the test pattern."""
     paths = {}
-    for layer_id, row_count in zip(LAYOUT.layer_ids, LAYOUT.row_counts, strict=True):
+    for layer_id, row_count in zip(layout.layer_ids, layout.row_counts, strict=True):
         sb = Superblock(
             table_uuid=uuid.UUID(int=seed), layer_id=layer_id, epoch=1, row_count=row_count, payload_bytes=256,
             scale_bytes=8, row_format=RowFormat.FP8_E4M3_BLOCK_E8M0, model="tiny", revision="",
             source=source_text("tests", seed),
         )  # fmt: skip
-        sb = replace(sb, state=state, staged_pages=sb.page_count)
+        sb = replace(sb, state=state, staged_pages=sb.page_count if state is State.COMPLETE else 1)
         weights, scales = np.empty((row_count, 256), np.uint8), np.empty((row_count, 8), np.uint8)
         pattern_fill(pattern_seed(seed, layer_id), 0, row_count, 256, 8, weights, scales)
         pages = np.empty(sb.page_count * PAGE_BYTES, np.uint8)
