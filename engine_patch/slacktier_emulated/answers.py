@@ -62,7 +62,7 @@ class PseudoAnswer:
         usable = prompt[(prompt > 2) & (prompt < special_first)]
         self._text = usable if len(usable) >= _USABLE_MIN else np.concatenate([usable, filler])
         self._eos = eos
-        self._left = _LENGTH_MIN + self._draw(_LENGTH_SPREAD) if eos is not None else -1
+        self._left = _LENGTH_MIN + self._draw(_LENGTH_SPREAD)
         self._run = 0
         self._at = self._draw(len(self._text))
 

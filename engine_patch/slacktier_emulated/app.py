@@ -9,6 +9,7 @@ import ipaddress
 import time
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -242,16 +243,21 @@ def _add_control_routes(app: FastAPI, server: Server) -> None:
 
 def control_refusal(settings: ServerSettings, request: Request) -> RequestError | None:
     """Why this request may not change the server, or None if it may."""
-    if settings.token is None:
-        if is_loopback(settings.host):
+    if settings.token is not None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), settings.token.encode()):
             return None
+        return RequestError("control calls need the bearer token", status=401, headers={"WWW-Authenticate": "Bearer"})
+    if not is_loopback(settings.host):
         return RequestError(
             f"control calls are off: the server listens on {settings.host} without --token-file", status=403
         )
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), settings.token.encode()):
-        return None
-    return RequestError("control calls need the bearer token", status=401, headers={"WWW-Authenticate": "Bearer"})
+    # Without a token, a web page that the user happens to visit must not reach this port through the browser.
+    origin = urlsplit(request.headers.get("origin", "")).netloc
+    host = request.headers.get("host", "")
+    if (origin and origin != host) or not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        return RequestError("control calls from a web page are refused; --token-file allows them", status=403)
+    return None
 
 
 def is_loopback(host: str) -> bool:

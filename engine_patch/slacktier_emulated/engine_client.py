@@ -88,7 +88,7 @@ class TokenStream:
 class EngineClient(asyncio.Protocol):
     """Everything that the web server asks of the engine.
 
-    on_gone  called once when the engine ends without being told to
+    on_gone  called once when an engine that had started ends without being told to
     is_ready, error  whether the last lookup worked, and what was wrong if not
     """
 
@@ -171,7 +171,7 @@ class EngineClient(asyncio.Protocol):
                 call.set_exception(gone)
         if not self.started.done():
             self.started.set_exception(gone)
-        if not self._is_stopping:
+        elif not self._is_stopping and self.started.exception() is None:
             self._on_gone(str(gone))
 
     def data_received(self, data: bytes) -> None:

@@ -19,14 +19,17 @@ from slacktier_emulated.engine import Engine, Prepared
 from slacktier_emulated.link import Link
 from slacktier_emulated.step import LookupFailedError
 
-# While a lookup has failed and nobody asks for anything, try again this often.
-_PROBE_S: Final = 1.0
+PROBE_S: Final = 1.0
 
 
 class EngineLoop:
-    """Serves one link until the server stops it or goes away."""
+    """Serves one link until the server stops it or goes away.
 
-    def __init__(self, engine: Engine, link: Link, clock: Clock) -> None:
+    probe_s  while the last lookup has failed and nobody asks for anything, try again this often
+    """
+
+    def __init__(self, engine: Engine, link: Link, clock: Clock, *, probe_s: float = PROBE_S) -> None:
+        self._probe_s = probe_s
         self._engine = engine
         self._link = link
         self._clock = clock
@@ -94,7 +97,7 @@ class EngineLoop:
 
     def _commands(self, *, wait: bool) -> int:
         """Handle what the server has sent; returns the nanoseconds that calls took."""
-        wait_s = (None if self._engine.is_ready else _PROBE_S) if wait else 0.0
+        wait_s = (None if self._engine.is_ready else self._probe_s) if wait else 0.0
         paused_ns = 0
         for kind, payload in self._link.receive(wait_s):
             if kind is FrameKind.SUBMIT:

@@ -41,15 +41,17 @@ class _Uvicorn(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket; raises ConfigError if the address cannot be had. Port 0 takes a free one."""
+    sock: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
     except OSError as exc:
+        if sock is not None:
+            sock.close()
         hint = "another program listens there; --port 0 takes a free one" if exc.errno == errno.EADDRINUSE else ""
         raise ConfigError(f"{host}:{port}: cannot listen: {exc.strerror or exc}", hint=hint) from exc
-    sock.set_inheritable(False)
     return sock
 
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control requests: what they may ask for; a typo changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slacktier.delay import SHIPPED, DelayModel
+from slacktier.errors import ConfigError
+from slacktier.tiers import Tier
+from slacktier_emulated.control import parse_control
+from slacktier_emulated.layers import Source
+from slacktier_emulated.profile import Overrides
+
+CURRENT = Source(Tier.NVME, (Path("/now"),))
+
+
+def sources(change: dict[str, Any]) -> tuple[Source, ...] | None:
+    return parse_control({"layers": [{"layer_id": 1, **change}]}).layers[0].new_sources(CURRENT)
+
+
+def test_tier_without_paths_reads_the_region_that_is_read_now() -> None:
+    assert sources({"tier": "dram"}) == (Source(Tier.DRAM, (Path("/now"),)),)
+    assert sources({"tier": "nvme", "paths": ["/a", "/b"]}) == (Source(Tier.NVME, (Path("/a"), Path("/b"))),)
+    assert sources({"cache_rows": 5}) is None
+
+
+def test_delay_is_a_shipped_model_or_numbers() -> None:
+    shipped = Source(Tier.EMULATED, (Path("/now"),), "paper-rdma", SHIPPED["paper-rdma"])
+    assert sources({"tier": "emulated", "delay": "paper-rdma"}) == (shipped,)
+    own = Source(Tier.EMULATED, (Path("/now"),), "disk0", DelayModel("300/3.5/0", 300.0, 3.5, 0.0))
+    assert sources({"tier": "emulated", "delay": {"a_us": 300, "b_us": 3.5}, "device": "disk0"}) == (own,)
+
+
+def test_replicas_are_a_list_in_order() -> None:
+    assert sources({"sources": [{"tier": "nvme", "paths": ["/a"]}, {"tier": "dram"}]}) == (
+        Source(Tier.NVME, (Path("/a"),)), Source(Tier.DRAM, (Path("/now"),)),
+    )  # fmt: skip
+
+
+def test_profile_changes_replace_each_other() -> None:
+    request = parse_control({"profile": {"sessions": 128, "windows_ms": {"1": 0.5}}})
+    assert request.profile is not None
+    assert request.profile.overrides() == Overrides(sessions=128, windows_ms={1: 0.5})
+    empty = parse_control({"profile": {}})
+    assert empty.profile is not None
+    assert empty.profile.overrides() == Overrides()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({}, "nothing to change"),
+        ({"layers": []}, "nothing to change"),
+        ({"layer": []}, "layer"),
+        ({"layers": [{"layer_id": "1"}]}, "layers.0.layer_id"),
+        ({"layers": [{"layer_id": 1}, {"layer_id": 1}]}, "named twice"),
+        ({"layers": [{"layer_id": 1, "cache_rows": -1}]}, "cache_rows"),
+        ({"layers": [{"layer_id": 1, "cache_rows": 1.5}]}, "cache_rows"),
+        ({"layers": [{"layer_id": 1, "paths": ["/a"]}]}, "need a tier"),
+        ({"layers": [{"layer_id": 1, "tier": "dram", "paths": []}]}, "paths"),
+        ({"layers": [{"layer_id": 1, "tier": "dram", "sources": [{"tier": "dram"}]}]}, "either one tier"),
+        ({"layers": [{"layer_id": 1, "typo": 1}]}, "typo"),
+        ({"profile": {"step_ms": -1.0}}, "step_ms"),
+        ({"profile": {"sessions": 0}}, "sessions"),
+        ({"profile": {"windows_ms": {"1": "fast"}}}, "windows_ms"),
+        ([], "dictionary|instance"),
+    ],
+)
+def test_wrong_request_is_refused_by_field(content: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse_control(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"tier": "rdma"}, "the emulated engine serves"),
+        ({"tier": "floppy"}, "expected one of"),
+        ({"tier": "emulated"}, "delay model is missing"),
+        ({"tier": "emulated", "delay": "fast"}, "expected one of"),
+        ({"tier": "nvme", "delay": "paper-rdma"}, "belongs to the tier"),
+    ],
+)
+def test_source_that_makes_no_sense_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        sources(change)
+
+
+def test_window_of_something_that_is_no_layer_is_refused() -> None:
+    request = parse_control({"profile": {"windows_ms": {"first": 0.5}}})
+    assert request.profile is not None
+    with pytest.raises(ConfigError, match="layer numbers"):
+        request.profile.overrides()

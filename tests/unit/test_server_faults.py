@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups that fail, bytes that are wrong, control calls without permission: clear errors, and a way back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from emulated_support import ByteCodec, write_tables
+from server_support import LiveServer, Streamed, client_of, stream
+
+from slacktier.errors import TierUnavailableError
+
+GONE = TierUnavailableError("disk gone", tier="nvme", operation="read", target="/a", errno=5)
+LONG = {"prompt": "go on", "max_tokens": 5000, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    return write_tables(tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture
+def live(tables: dict[int, Path]) -> Iterator[LiveServer]:
+    with LiveServer(tables) as live:
+        yield live
+
+
+def get(live: LiveServer, path: str) -> httpx.Response:
+    return httpx.get(live.url + path, timeout=10)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def stream_while(live: LiveServer, meanwhile: Callable[[], None]) -> Streamed:
+    """A long stream, and something that happens after its first tokens."""
+
+    async def main() -> Streamed:
+        async with client_of(live) as client:
+            streaming = asyncio.create_task(stream(client, LONG))
+            while live.engine.aggregates.as_json(live.engine.tiers, end_step=0, now_ns=0)["steps"] < 3:
+                await asyncio.sleep(0.002)
+            meanwhile()
+            return await streaming
+
+    return asyncio.run(main())
+
+
+def test_lost_disk_ends_streams_with_an_error_event_and_readiness_follows(live: LiveServer) -> None:
+    assert get(live, "/readyz").json()["ready"] is True
+    found = stream_while(live, lambda: setattr(live.core, "fault", GONE))
+    assert not found.is_done
+    assert found.error["type"] == "server_error"
+    assert "layer 1: disk gone" in found.error["message"]
+    ready = get(live, "/readyz")
+    assert (ready.status_code, ready.json()["ready"]) == (503, False)
+    assert "disk gone" in ready.json()["error"]
+    assert get(live, "/health").status_code == 200
+    metrics = get(live, "/metrics").text
+    assert 'slacktier_lookup_failures_total{engine="emulated",layer="1",reason="TierUnavailableErrno5"}' in metrics
+    assert 'slacktier_ready{engine="emulated"} 0.0' in metrics
+    answer = httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_error")
+    live.core.fault = None
+    wait_for(lambda: get(live, "/readyz").status_code == 200)
+    assert httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_wrong_byte_is_an_error_and_never_a_token(live: LiveServer) -> None:
+    ids = ByteCodec().encode("right" * 400)
+    body = {"prompt": "x", "max_tokens": len(ids), "slacktier": {"output_token_ids": ids}}
+
+    async def main() -> Streamed:
+        async with client_of(live) as client:
+            streaming = asyncio.create_task(stream(client, body))
+            await asyncio.sleep(0.1)
+            live.core.flips = True
+            return await streaming
+
+    found = asyncio.run(main())
+    assert "differ from the test pattern" in found.error["message"]
+    assert ("right" * 400).startswith(found.text)
+    assert get(live, "/slacktier/report").json()["mismatched_rows"] > 0
+
+
+def test_failed_request_that_did_not_stream_gets_500(live: LiveServer) -> None:
+    live.core.fault = GONE
+    answer = httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"}, timeout=10)
+    assert answer.status_code == 500
+    assert "disk gone" in answer.json()["error"]["message"]
+
+
+def test_control_needs_the_token_where_there_is_one(tables: dict[int, Path]) -> None:
+    change = {"layers": [{"layer_id": 1, "cache_rows": 10}]}
+    with LiveServer(tables, server={"token": "s3cret"}) as live:
+        control = f"{live.url}/slacktier/control"
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
+            assert httpx.post(control, json=change, headers=headers).status_code == 401
+        assert get(live, "/slacktier/report?reset=true").status_code == 401
+        right = {"Authorization": "Bearer s3cret"}
+        answer = httpx.post(control, json=change, headers=right)
+        assert answer.json()["layers"][0]["cache_rows"] == 10
+        assert httpx.get(f"{live.url}/slacktier/report?reset=true", headers=right).status_code == 200
+        assert get(live, "/slacktier/report").status_code == 200
+
+
+def test_control_is_off_where_others_can_reach_the_server_without_a_token(tables: dict[int, Path]) -> None:
+    with LiveServer(tables, server={"host": "0.0.0.0"}) as live:  # noqa: S104 - the setting; the socket is loopback
+        answer = httpx.post(f"{live.url}/slacktier/control", json={"profile": {}})
+        assert (answer.status_code, "--token-file" in answer.json()["error"]["message"]) == (403, True)
+        assert get(live, "/slacktier/report?reset=true").status_code == 403
+        assert get(live, "/slacktier/status").status_code == 200
+
+
+def test_web_page_of_another_site_cannot_change_the_server(live: LiveServer) -> None:
+    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example:8000"}):
+        answer = httpx.post(f"{live.url}/slacktier/control", content=b'{"profile": {}}', headers=headers)
+        assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({}, "nothing to change"),
+        ({"layers": [{"layer_id": 5, "cache_rows": 1}]}, "layer 5"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": ["/nowhere"]}]}, "/nowhere"),
+        ({"layers": [{"layer_id": 1, "tier": "rdma"}]}, "rdma"),
+    ],
+)
+def test_wrong_control_request_says_what_is_wrong(live: LiveServer, body: dict[str, Any], complaint: str) -> None:
+    answer = httpx.post(f"{live.url}/slacktier/control", json=body)
+    assert answer.status_code == 400
+    assert complaint in answer.json()["error"]["message"]
+
+
+def test_profile_can_be_another_one_for_a_while(live: LiveServer) -> None:
+    control = f"{live.url}/slacktier/control"
+    status = httpx.post(control, json={"profile": {"step_ms": 9.0, "windows_ms": {"1": 0.2}}}).json()
+    assert status["profile_overrides"]["step_ms"] == 9.0
+    get(live, "/slacktier/report?reset=true")
+    httpx.post(f"{live.url}/v1/completions", json={"prompt": "x", "max_tokens": 8, "ignore_eos": True})
+    report = get(live, "/slacktier/report").json()
+    assert report["step_ms"]["p50"] > 8.9
+    assert report["layers"][0]["window_ms"] == pytest.approx(0.2)
+    assert httpx.post(control, json={"profile": {}}).json()["profile_overrides"]["step_ms"] is None
