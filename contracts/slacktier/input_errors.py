@@ -16,7 +16,9 @@ _TEXT_NUMBER_HINT = "write a plain number without quotes or unit; YAML takes 1e6
 
 def config_error(exc: ValidationError, model: type[BaseModel], source: str = "") -> ConfigError:
     """The first fault as a ConfigError, `source` (a file name) in front."""
-    fault = exc.errors()[0]
+    faults = exc.errors()
+    # A misspelt key also leaves the right one missing: the spelling is what to say.
+    fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
     where = _path(fault["loc"])
     prefix = f"{source}: " if source else ""
     kind, found = fault["type"], fault["input"]

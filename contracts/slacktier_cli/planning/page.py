@@ -10,6 +10,7 @@ from typing import Final
 
 from slacktier import __version__
 from slacktier.errors import SlackTierError
+from slacktier.window import Decision
 from slacktier.window_text import ms
 from slacktier_cli.planning.figure import PANELS_MAX, figure_svg
 from slacktier_cli.planning.report import Report, memory_sentence
@@ -57,8 +58,9 @@ def page(report: Report) -> str:
     ]
     if decision.layers:
         parts += [_figure(report), _table("Placement", LAYER_HEADS, layer_rows(decision))]
-        parts += [_list("Why", [layer.sentence for layer in decision.layers])]
-        parts += [f"<h2>Memory</h2><p>{escape(memory_sentence(report))}.</p>"]
+        parts += [_why(decision)]
+        memory = memory_sentence(report)
+        parts += [f"<h2>Memory</h2><p>{escape(memory[:1].upper() + memory[1:])}.</p>"]
     parts.append(_list("Mind", (*decision.warnings, *report.notes)))
     if report.cases:
         notes = dict.fromkeys(note for case in report.cases for note in case.notes)
@@ -93,6 +95,16 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
     lines = ["".join(cell("th", head, head) for head in heads)]
     lines += ["".join(cell("td", head, text) for head, text in zip(heads, row, strict=True)) for row in rows]
     return f"<h2>{escape(title)}</h2>\n<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
+
+
+def _why(decision: Decision) -> str:
+    """A sentence per layer; folded where there are many."""
+    sentences = [layer.sentence for layer in decision.layers]
+    if len(sentences) <= PANELS_MAX:
+        return _list("Why", sentences)
+    items = "".join(f"<li>{escape(line)}</li>" for line in sentences)
+    summary = f"<summary>{len(sentences)} sentences, one for each layer</summary>"
+    return f"<h2>Why</h2>\n<details>{summary}<ul>{items}</ul></details>"
 
 
 def _list(title: str, lines: Sequence[str]) -> str:
