@@ -180,7 +180,7 @@ def _nowhere(problem: Problem, proven: bool) -> Decision:
         cache_rows_spare=problem.cache_rows,
         host_cache_bytes_spare=problem.host_cache_bytes,
         reads_per_s={},
-        summary="the tables have no place on these devices",
+        summary=("the tables have no place" if proven else "no place was found for the tables") + " on these devices",
         changes=window_changes.no_place(problem),
     )
 

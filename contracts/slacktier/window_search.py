@@ -3,7 +3,7 @@
 
 All stalls of a step add up to the lateness of its latest layer, max_k(s + T_k - W_k), because a stall gives later
 layers time. So a placement is judged by that one number, which more pages never make smaller.
-Up to EXACT_LAYERS layers the answer is the best of all; with more it is a beam search with local moves.
+Up to EXACT_LAYERS layers the answer is the best of all; with more see window_many.
 No clock is read: work is bounded by counting, so the same problem always gives the same answer.
 """
 
@@ -92,16 +92,21 @@ class Space:
         limits = self.problem.devices
         return all((cap := limits[d].capacity_bytes) is None or total <= cap for d, total in used.items())
 
-    def latest(self, devices: Sequence[int], pages: Sequence[float]) -> tuple[float, int]:
-        """max_k(s + T_k - W_k) in ms over the devices' reads, infinite where not allowed at any cost; and that k."""
+    def latest(
+        self, devices: Sequence[int], pages: Sequence[float], layers: Sequence[int] | None = None
+    ) -> tuple[float, int]:
+        """max_k(s + T_k - W_k) in ms over the devices' reads, infinite where not allowed at any cost; and that k.
+
+        layers  the layers that devices and pages are of, in order of use; all of them if None
+        """
         totals: dict[int, float] = {}
         for d, count in zip(devices, pages, strict=True):
             totals[d] = totals.get(d, 0.0) + count
         overload = any(total > self.pages_max[d] for d, total in totals.items())
         queued = dict.fromkeys(totals, 0.0)
         worst, latest = -math.inf, 0
-        for k, d in enumerate(devices):
-            count, window = pages[k], self.window[k]
+        windows = self.window if layers is None else [self.window[k] for k in layers]
+        for k, (d, count, window) in enumerate(zip(devices, pages, windows, strict=True)):
             queued[d] = at = queued[d] + count
             late = self.problem.s_ms - window
             if count:
@@ -155,7 +160,7 @@ def search(problem: Problem) -> tuple[Solution | None, bool]:
         return None, True
     if space.layer_count <= EXACT_LAYERS:
         return _exact(space), space.complete
-    from slacktier.window_beam import search_many
+    from slacktier.window_many import search_many
 
     return search_many(space)
 

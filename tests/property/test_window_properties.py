@@ -119,7 +119,7 @@ def brute_force(problem: Problem) -> tuple[object, ...] | None:
                 found = predict(problem, places)
                 if allowed(problem, devices, found):
                     key = rank(problem, found, sum(gpu), sum(host))
-                    best = key if best is None or key < best else best  # type: ignore[operator]
+                    best = key if best is None or key < best else best
     return best
 
 
@@ -253,27 +253,3 @@ def test_slowdown_is_the_lateness_of_the_latest_layer() -> None:
         found = predict(problem, places)
         latest = max(problem.s_ms + c.read_ms - x.window_ms for x, c in zip(problem.layers, found.layers, strict=True))
         assert found.slowdown_ms == pytest.approx(max(0.0, latest) + problem.kappa_ms, abs=1e-12)
-
-
-def test_beam_search_for_many_layers_is_near_the_best_of_all() -> None:
-    """Five to seven layers, more than the exact search takes, against every assignment of devices."""
-    rng = random.Random(SEED + 7)
-    worse = 0
-    for _ in range(60):
-        problem = replace(random_problem(rng, layers_max=2), cache_rows=0, host_cache_bytes=0)
-        step, count = problem.step_ms, rng.randint(5, 7)
-        layers = tuple(
-            Layer(
-                k, 0.88 * step * k / count, MissCurve.flat(rng.uniform(20, 400)), row_count=rng.randint(1_000, 90_000)
-            )
-            for k in range(1, count + 1)
-        )
-        problem = replace(problem, layers=layers)
-        expected, decision = brute_force(problem), decide(problem)
-        if expected is None:
-            assert not decision.layers
-            continue
-        found = outcome(problem, decision)
-        assert found[0] == expected[0]
-        worse += found != expected
-    assert worse <= 3

@@ -79,7 +79,7 @@ def stalls(mix: str, start: Mapping[int, int], controller: SplitController | Non
         for layer, count in (rows or {}).items():
             caches[layer].resize(count)
     quarter = STEPS // 4
-    return tuple(sum(series[i : i + quarter]) / quarter for i in (quarter, 3 * quarter))  # type: ignore[return-value]
+    return tuple(sum(series[i : i + quarter]) / quarter for i in (quarter, 3 * quarter))
 
 
 QUICK = SplitSettings(settle_steps=80, measure_steps=160)

@@ -38,7 +38,7 @@ def v41(
     misses = MissCurve.from_hit_rates(pages, AGENT_HITS)
     layers = (Layer(1, 0.27, misses, row_count=384_006_168), Layer(14, 9.35, misses, row_count=384_016_682))
     problem = Problem(layers, devices, step_ms=29.4, ranks=4, slo_pct=slo_pct, cache_rows=cache_rows)
-    return replace(problem, **more)  # type: ignore[arg-type]
+    return replace(problem, **more)
 
 
 def gemma(*devices: Device, slo_pct: float = 1.0, cache_rows: int = 0) -> Problem:
@@ -159,6 +159,7 @@ class TestConclusions:
         assert placed[41] == "nvme0"
         # Shallow layers' columns on the fast tier, deep ones' on the slow one, with one cut between them.
         assert sorted(placed.values()) == [placed[k] for k in range(42)]
+        assert list(placed.values()).count("nvme0") > 30
 
 
 class TestAnswer:
@@ -166,9 +167,9 @@ class TestAnswer:
         for problem in (gemma(DRAM, DISK, RDMA), gemma(DRAM, DISK, RDMA, cache_rows=200_000)):
             times = []
             for _ in range(5):
-                start = time.perf_counter()
+                start = time.process_time()  # other work on the machine does not count
                 decide(problem)
-                times.append(time.perf_counter() - start)
+                times.append(time.process_time() - start)
             assert min(times) < 0.05
 
     def test_up_to_four_layers_the_answer_is_proven(self) -> None:
