@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From measured blocks to the window rule's question, its answer, and how well the rule predicted each arm.
 
-Devices are the tiers that the arms measured, each with a read model fitted to them. What was measured is one rank
-with its devices to itself, so the answer is for one such disk per rank.
+Devices are the tiers that the arms measured, each with a read model fitted to them. Read times and steps are medians
+per block: a busy machine's late wake-ups are not the device's. What was measured is one rank with its devices to
+itself, so the answer is for one such disk per rank.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
 # Only the ratio matters: memory costs some forty times as much as flash; another node's memory is shared by two.
 COST_PER_GIB: Final = {Tier.DRAM: 4.0, Tier.NVME: 0.1}
 _COST_REMOTE: Final = 2.0
-_DRAM_NAME: Final = "DRAM"
+_DRAM_NAME: Final = "host memory"
 _DISK_NAME: Final = "this disk"
 
 
 @dataclass(frozen=True, slots=True)
 class ArmPrediction:
-    """One arm's step against the baseline's, in ms: by the rule, and as the server measured it."""
+    """One arm's step against the baseline's, in ms: by the rule, and the median that the server measured."""
 
     arm: str
     predicted_ms: float
@@ -60,7 +61,7 @@ def place_tables(
     raises      SlackTierError if the arms measured no step, or no uncached arm read pages
     """
     baseline = next(figure for figure in figures if figure.arm.name == BASELINE)
-    if not baseline.step_ms:
+    if not baseline.step_p50_ms:
         raise SlackTierError("the DRAM arm measured no decode step: there is nothing to compare with")
     problem = Problem(
         layers=tuple(
@@ -74,7 +75,7 @@ def place_tables(
             for index, layer in enumerate(baseline.layers)
         ),
         devices=tuple(_device(source, figures, ranks) for source in _sources(figures)),
-        step_ms=baseline.step_ms,
+        step_ms=baseline.step_p50_ms,
         ranks=ranks,
         slo_pct=slo_pct,
         cache_rows=cache_rows if any(figure.arm.is_cached for figure in figures) else 0,
@@ -111,7 +112,7 @@ def _cost_emulated(source: LayerSource) -> float:
 def _points(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadPoint]:
     """The block's layers that this place served; only their pages queue with each other."""
     layers = [
-        (layer.read_ms.mean, layer.pages_per_step or 0.0)
+        (layer.read_ms.p50, layer.pages_per_step or 0.0)
         for index, layer in enumerate(block.server.layers)
         if arm.source(index) == source
     ]
@@ -152,10 +153,10 @@ def _predictions(problem: Problem, figures: Sequence[ArmFigures], baseline: ArmF
         ArmPrediction(
             figure.arm.name,
             stalls[figure.arm.name] - stalls[BASELINE],
-            figure.step_ms - (baseline.step_ms or 0.0),
+            figure.step_p50_ms - (baseline.step_p50_ms or 0.0),
         )
         for figure in figures
-        if figure.arm.name != BASELINE and figure.step_ms is not None
+        if figure.arm.name != BASELINE and figure.step_p50_ms is not None
     )
 
 

@@ -22,7 +22,7 @@ _TIE_US = 1e-6  # fits closer than this are equal; the one with fewer terms is t
 
 @dataclass(frozen=True, slots=True)
 class ReadPoint:
-    """One layer in one block: mean read time, and mean pages in a step that it waits for and that come after it."""
+    """One layer in one block: median read time, mean pages in a step that it waits for, mean pages after them."""
 
     read_ms: float
     queued_pages: float
