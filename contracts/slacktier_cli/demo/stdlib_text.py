@@ -20,7 +20,8 @@ import numpy as np
 
 from slacktier.errors import ConfigError
 from slacktier_cli.demo.rendering import Encode, Message, render
-from slacktier_cli.demo.sessions import Role, Session
+from slacktier_cli.demo.sessions import Session
+from slacktier_cli.traces import Role
 
 MODULE_BYTES_MIN: Final = 4_000
 MODULE_BYTES_MAX: Final = 120_000
