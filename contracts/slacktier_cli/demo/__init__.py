@@ -6,8 +6,8 @@ sessions, rendering                       turns of tokens, and the requests that
 stdlib_text, conversations, workloads     where sessions come from
 tables, probe, limits                     scaled tables, what the disk can do, how much a block can hold
 arms, schedule, server, traffic           placements, their order, the server, users in a closed loop
-server_report, results, read_fit          one block's figures, an arm's figures, a device's read model
-placement                                 the window rule's question and answer
+server_report, results                    one block's figures, an arm's figures
+placement                                 read models, the window rule's question and its answer
 clock, clock_check, sweep                 checks of the row cache and of more rows
 document, figures, page, console          report.json, report.html, the terminal
 """

@@ -19,7 +19,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slacktier.errors import ConfigError
+from slacktier.errors import ConfigError, SlackTierError
 from slacktier.tiers import Tier
 from slacktier_cli.demo.clock_check import ClockCheck, LookupRecording
 from slacktier_cli.demo.document import Run, SweepResult, TableFacts, document
@@ -218,7 +218,11 @@ async def _blocks(settings: DemoSettings, prepared: Prepared, server: ServerProc
         task = bar.add_task("blocks", total=len(blocks))
         for number, block in enumerate(blocks):
             bar.update(task, description=f"block {block.arm.name}")
-            results.append(await _block(settings, prepared, client, control, block, number, model))
+            try:
+                results.append(await _block(settings, prepared, client, control, block, number, model))
+            except SlackTierError:
+                server.check()  # if it is gone, that is the better thing to say
+                raise
             bar.advance(task)
     return Served(tuple(results), backend, reason)
 

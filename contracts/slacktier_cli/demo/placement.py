@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from slacktier.errors import SlackTierError
 from slacktier.tiers import Tier
-from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, decide, predict
+from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, ReadModel, decide, predict
+from slacktier.window_fit import ReadSample, fit_read_model
 from slacktier_cli.demo.arms import BASELINE, Arm, LayerSource
-from slacktier_cli.demo.read_fit import ReadPoint, fit_read_model
 from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
 
 # Only the ratio matters: memory costs some forty times as much as flash; another node's memory is shared by two.
 COST_PER_GIB: Final = {Tier.DRAM: 4.0, Tier.NVME: 0.1}
 _COST_REMOTE: Final = 2.0
+_SPREAD_LEAST: Final = 0.1  # of the pages, below which a slope would be fitted to noise
 _DRAM_NAME: Final = "host memory"
 _DISK_NAME: Final = "this disk"
 
@@ -58,7 +60,7 @@ def place_tables(
     """Ask the window rule where each layer's table can live.
 
     row_counts  rows of each layer's table to plan for, in order of use
-    raises      SlackTierError if the arms measured no step, or no uncached arm read pages
+    raises      SlackTierError if the arms measured no decode step
     """
     baseline = next(figure for figure in figures if figure.arm.name == BASELINE)
     if not baseline.step_p50_ms:
@@ -95,41 +97,54 @@ def _sources(figures: Sequence[ArmFigures]) -> list[LayerSource]:
 
 
 def _device(source: LayerSource, figures: Sequence[ArmFigures], ranks: int) -> Device:
-    points = [point for figure in figures for block in figure.blocks for point in _points(figure.arm, block, source)]
+    samples = [
+        sample for figure in figures for block in figure.blocks for sample in _samples(figure.arm, block, source)
+    ]
     return Device(
         device_name(source),
         source.tier,
-        fit_read_model(points),
+        _read_model(samples),
         units=ranks,
         cost_per_gib=COST_PER_GIB.get(source.tier, _cost_emulated(source)),
     )
+
+
+def _read_model(samples: Sequence[ReadSample]) -> ReadModel:
+    """Fitted to the samples, or their mean as a fixed time where their pages are too alike to tell terms apart."""
+    if not samples:
+        return ReadModel(0.0)
+    pages = [sample.pages_own for sample in samples]
+    if max(pages) - min(pages) < _SPREAD_LEAST * max(pages):
+        return ReadModel(fmean(sample.read_us for sample in samples), pages_min=min(pages), pages_max=max(pages))
+    # A fit wants three samples and one block gives two, one per layer; given twice they weigh the same.
+    return fit_read_model([*samples, *samples]).model
 
 
 def _cost_emulated(source: LayerSource) -> float:
     return COST_PER_GIB[Tier.NVME] if "nvme" in source.delay else _COST_REMOTE
 
 
-def _points(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadPoint]:
+def _samples(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadSample]:
     """The block's layers that this place served; only their pages queue with each other."""
     layers = [
         (layer.read_ms.p50, layer.pages_per_step or 0.0)
         for index, layer in enumerate(block.server.layers)
         if arm.source(index) == source
     ]
-    total, queued, points = sum(pages for _, pages in layers), 0.0, []
+    total, queued, samples = sum(pages for _, pages in layers), 0.0, []
     for read_ms, pages in layers:
         queued += pages
         if read_ms is not None:
-            points.append(ReadPoint(read_ms, queued, total - queued))
-    return points
+            samples.append(ReadSample(queued, max(0.0, total - queued), 1000 * read_ms))
+    return samples
 
 
 def _miss_curve(figures: Sequence[ArmFigures], index: int) -> MissCurve:
     """Pages per step without a cache and with each cache size that an arm had; more rows never mean more pages."""
     uncached = [pages for rows, pages in _pages(figures, index) if rows == 0]
     if not uncached:
-        raise SlackTierError("no arm read pages without a cache: add the arm nvme")
-    points = {0: max(uncached)}
+        raise SlackTierError(f"layer index {index}: no arm without a cache measured its pages")
+    points = {0: fmean(uncached)}
     for rows, pages in sorted(_pages(figures, index)):
         if rows:
             points[rows] = min(pages, *points.values())
@@ -137,13 +152,11 @@ def _miss_curve(figures: Sequence[ArmFigures], index: int) -> MissCurve:
 
 
 def _pages(figures: Sequence[ArmFigures], index: int) -> list[tuple[int, float]]:
-    """(cache rows, pages per step) of each arm that read this layer's pages from a device."""
+    """(cache rows, pages per step) of each arm; what a step reads does not depend on the tier."""
     return [
         (figure.layers[index].cache_rows, pages)
         for figure in figures
-        if figure.arm.source(index).tier is not Tier.DRAM
-        and figure.layers
-        and (pages := figure.layers[index].pages_per_step) is not None
+        if figure.layers and (pages := figure.layers[index].pages_per_step) is not None
     ]
 
 
