@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from slacktier.errors import ConfigError
-from slacktier_cli.demo.sessions import ReplayLimits, Role, Session, Turn, Workload, session_requests
+from slacktier_cli.demo.sessions import ReplayLimits, Session, Turn, Workload, session_requests
+from slacktier_cli.traces import Role
 
 LIMITS = ReplayLimits(history_tokens=6, turn_tokens=3, output_tokens=2)
 

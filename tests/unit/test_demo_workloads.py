@@ -11,8 +11,9 @@ import pytest
 from slacktier.errors import ConfigError
 from slacktier_cli.demo.conversations import load_conversations
 from slacktier_cli.demo.rendering import ASSISTANT, BOS, EOS, THINK_END, USER, Message, render
-from slacktier_cli.demo.sessions import Role, Session
+from slacktier_cli.demo.sessions import Session
 from slacktier_cli.demo.stdlib_text import stdlib_sessions
+from slacktier_cli.traces import Role
 
 
 def encode(text: str) -> list[int]:

@@ -2,9 +2,9 @@
 """A plain CLOCK cache, the yardstick that the native row cache is held against.
 
 One global ring of slots with a reference bit each. A hit sets the bit. A miss takes the slot under the hand if its
-bit is clear; else the hand clears the bit and goes on. A new row comes in with its bit set, as in the textbook. Every
-lookup counts; a row asked for again in the same step is a hit, also when the ring is so small that it was evicted
-in between.
+bit is clear; else the hand clears the bit and goes on. A new row comes in with its bit clear, so that rows seen once
+go first. Every lookup counts; a row asked for again in the same step is a hit, also when the ring is so small that it
+was evicted in between.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ClockCache:
             del self._slot_of[self._row_at[slot]]
             self._row_at[slot] = row_id
         self._slot_of[row_id] = slot
-        self._is_referenced[slot] = 1
+        self._is_referenced[slot] = 0
 
     def _free_slot(self) -> int:
         is_referenced, hand = self._is_referenced, self._hand

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from slacktier.errors import SlackTierError
 from slacktier_cli.demo.clock import ClockCache
 
-AGREEMENT_POINTS = 1.0
+AGREEMENT_POINTS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LookupRecording:
         """Raises SlackTierError if the file is not there or lacks an array."""
         self.path = path
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 self._arrays: Mapping[str, npt.NDArray[Any]] = {name: archive[name] for name in archive.files}
         except (OSError, ValueError) as exc:
             raise SlackTierError(f"{path}: recorded lookups cannot be read: {exc}") from exc

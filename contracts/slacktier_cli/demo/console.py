@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,7 @@ Report = Mapping[str, Any]
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Everything that the issue of a run is judged by, in about thirty lines."""
+    """What a run found: figures per arm and layer, rows checked, the decision and what is not good about it."""
     console.print(_results(report))
     for line in summary_lines(report):
         console.print(Text(line))
@@ -24,10 +25,11 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _results(report: Report) -> Table:
-    table = Table(title="emulated engine, scaled tables" if _is_scaled(report) else "emulated engine")
-    table.add_column("arm")
-    for name in ("TPOT ms", "p95", "vs dram", "layer", "window ms", "read p50", "p99", "stall ms", "hit rate"):
-        table.add_column(name, justify="right")
+    title = "Emulated engine, scaled tables; times in ms" if _is_scaled(report) else "Emulated engine; times in ms"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("arm", no_wrap=True)
+    for name in ("TPOT", "p95", "vs dram", "layer", "window", "read\np50", "read\np99", "stall", "hits"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, arm in report["arms"].items():
         tpot = arm["tpot_ms"] or {}
         lead = [name, _ms(tpot.get("mean")), _ms(tpot.get("p95")), _percent(arm["tpot_vs_dram"]["percent"])]
@@ -37,7 +39,6 @@ def _results(report: Report) -> Table:
                 _ms(layer["stall_ms"]), _rate(layer["hit_rate"]),
             )  # fmt: skip
             lead = ["", "", "", ""]
-        table.add_section()
     return table
 
 
@@ -74,8 +75,8 @@ def _ms(value: float | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1f} %"
+    return "-" if value is None else f"{value:+.1f}%"

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from slacktier.errors import ConfigError
 from slacktier_cli.demo.rendering import Encode, Message, render
-from slacktier_cli.demo.sessions import Role, Session
+from slacktier_cli.demo.sessions import Session
+from slacktier_cli.traces import Role
 
 _ROLES: Final = {
     "system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT,

@@ -156,7 +156,7 @@ def arm_json(figure: ArmFigures) -> dict[str, Any]:
         "ttft_ms": figure.ttft.as_dict() if figure.ttft else None,
         "chunk_gap_ms": figure.gaps.as_dict() if figure.gaps else None,
         "tpot_vs_dram": {"paired_requests": figure.paired_count, "percent": figure.paired_pct},
-        "server_step_ms": figure.step_ms,
+        "server_step_ms": {"mean": figure.step_ms, "p50": figure.step_p50_ms},
         "requests": {
             "completed": figure.completed,
             "without_tpot": figure.unmeasured,

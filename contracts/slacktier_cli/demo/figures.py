@@ -72,6 +72,7 @@ def _window_panel(panel: Any, report: Report, layer: str, arms: Sequence[str]) -
         )
     panel.set_yticks(range(len(arms)), arms)
     panel.set_ylim(len(arms) - 0.4, -0.75)
+    panel.set_xlim(left=_READ_FLOOR_MS / 2)
     panel.set_title(
         f"layer {layer}: window {window:.2f} ms; reads that end in the shaded part cost nothing",
         loc="left",

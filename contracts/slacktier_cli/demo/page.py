@@ -84,9 +84,13 @@ def workload_sentence(report: Report) -> str:
     """What was replayed, how and how long."""
     workload, settings = report["workload"], report["settings"]
     return (
-        f"{settings['sessions']} users replayed {workload['name']} over HTTP in {settings['blocks']} rounds of "
+        f"{settings['sessions']} users replayed {workload['name']} over HTTP in {_rounds(settings['blocks'])} of "
         f"{len(report['arms'])} placements, {settings['block_seconds']:g} s each, in shuffled order."
     )
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" if count == 1 else f"{count} rounds"
 
 
 def _tiles(report: Report) -> str:
@@ -112,9 +116,12 @@ def _others(report: Report) -> Iterable[tuple[str, Report]]:
 
 def _decision(report: Report) -> str:
     placement = report["placement"]
-    items = [layer["sentence"] for layer in placement["layers"]] + list(placement["changes"])
+    listed = "".join(f"<li>{escape(layer['sentence'])}.</li>" for layer in placement["layers"])
+    listed += "".join(
+        f"<li>It would be within {placement['slo_pct']:g} % with {escape(change)}.</li>"
+        for change in placement["changes"]
+    )
     notes = "".join(f'<p class="soft">{escape(line)}.</p>' for line in placement["warnings"])
-    listed = "".join(f"<li>{escape(item)}.</li>" for item in items)
     whole = escape(report["decision"].split(". ", 1)[0])
     return f"<h2>The decision, to be checked</h2><p>{whole}.</p><ul>{listed}</ul>{notes}"
 
@@ -132,9 +139,10 @@ def _arms_table(report: Report) -> str:
         tpot, ttft, requests = arm["tpot_ms"] or {}, arm["ttft_ms"] or {}, arm["requests"]
         rows.append((
             name, _ms(tpot.get("mean")), _ms(tpot.get("p95")), _percent(arm["tpot_vs_dram"]["percent"]),
-            _ms(ttft.get("p50")), _ms(arm["server_step_ms"]), f"{requests['completed']:,}", f"{requests['cut']:,}",
+            _ms(ttft.get("p50")), _ms(arm["server_step_ms"]["p50"]), f"{requests['completed']:,}",
+            f"{requests['cut']:,}",
         ))  # fmt: skip
-    head = ("arm", "TPOT mean, ms", "TPOT p95", "against dram", "TTFT median", "server step", "completed", "cut")
+    head = ("arm", "TPOT mean, ms", "TPOT p95", "against dram", "TTFT median", "server step p50", "completed", "cut")
     note = "Against dram: mean TPOT over the requests that both arms finished in the same round."
     return _table("Arms", head, rows, note)
 

@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """From measured blocks to the window rule's question, its answer, and how well the rule predicted each arm.
 
-Devices are the tiers that the arms measured, each with a read model fitted to them. What was measured is one rank
-with its devices to itself, so the answer is for one such disk per rank.
+Devices are the tiers that the arms measured, each with a read model fitted to them. Read times and steps are medians
+per block: a busy machine's late wake-ups are not the device's. What was measured is one rank with its devices to
+itself, so the answer is for one such disk per rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from slacktier.errors import SlackTierError
 from slacktier.tiers import Tier
-from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, decide, predict
+from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, ReadModel, decide, predict
+from slacktier.window_fit import ReadSample, fit_read_model
 from slacktier_cli.demo.arms import BASELINE, Arm, LayerSource
-from slacktier_cli.demo.read_fit import ReadPoint, fit_read_model
 from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
 
 # Only the ratio matters: memory costs some forty times as much as flash; another node's memory is shared by two.
 COST_PER_GIB: Final = {Tier.DRAM: 4.0, Tier.NVME: 0.1}
 _COST_REMOTE: Final = 2.0
-_DRAM_NAME: Final = "DRAM"
+_SPREAD_LEAST: Final = 0.1  # of the pages, below which a slope would be fitted to noise
+_DRAM_NAME: Final = "host memory"
 _DISK_NAME: Final = "this disk"
 
 
 @dataclass(frozen=True, slots=True)
 class ArmPrediction:
-    """One arm's step against the baseline's, in ms: by the rule, and as the server measured it."""
+    """One arm's step against the baseline's, in ms: by the rule, and the median that the server measured."""
 
     arm: str
     predicted_ms: float
@@ -57,10 +60,10 @@ def place_tables(
     """Ask the window rule where each layer's table can live.
 
     row_counts  rows of each layer's table to plan for, in order of use
-    raises      SlackTierError if the arms measured no step, or no uncached arm read pages
+    raises      SlackTierError if the arms measured no decode step
     """
     baseline = next(figure for figure in figures if figure.arm.name == BASELINE)
-    if not baseline.step_ms:
+    if not baseline.step_p50_ms:
         raise SlackTierError("the DRAM arm measured no decode step: there is nothing to compare with")
     problem = Problem(
         layers=tuple(
@@ -74,7 +77,7 @@ def place_tables(
             for index, layer in enumerate(baseline.layers)
         ),
         devices=tuple(_device(source, figures, ranks) for source in _sources(figures)),
-        step_ms=baseline.step_ms,
+        step_ms=baseline.step_p50_ms,
         ranks=ranks,
         slo_pct=slo_pct,
         cache_rows=cache_rows if any(figure.arm.is_cached for figure in figures) else 0,
@@ -94,41 +97,54 @@ def _sources(figures: Sequence[ArmFigures]) -> list[LayerSource]:
 
 
 def _device(source: LayerSource, figures: Sequence[ArmFigures], ranks: int) -> Device:
-    points = [point for figure in figures for block in figure.blocks for point in _points(figure.arm, block, source)]
+    samples = [
+        sample for figure in figures for block in figure.blocks for sample in _samples(figure.arm, block, source)
+    ]
     return Device(
         device_name(source),
         source.tier,
-        fit_read_model(points),
+        _read_model(samples),
         units=ranks,
         cost_per_gib=COST_PER_GIB.get(source.tier, _cost_emulated(source)),
     )
+
+
+def _read_model(samples: Sequence[ReadSample]) -> ReadModel:
+    """Fitted to the samples, or their mean as a fixed time where their pages are too alike to tell terms apart."""
+    if not samples:
+        return ReadModel(0.0)
+    pages = [sample.pages_own for sample in samples]
+    if max(pages) - min(pages) < _SPREAD_LEAST * max(pages):
+        return ReadModel(fmean(sample.read_us for sample in samples), pages_min=min(pages), pages_max=max(pages))
+    # A fit wants three samples and one block gives two, one per layer; given twice they weigh the same.
+    return fit_read_model([*samples, *samples]).model
 
 
 def _cost_emulated(source: LayerSource) -> float:
     return COST_PER_GIB[Tier.NVME] if "nvme" in source.delay else _COST_REMOTE
 
 
-def _points(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadPoint]:
+def _samples(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadSample]:
     """The block's layers that this place served; only their pages queue with each other."""
     layers = [
-        (layer.read_ms.mean, layer.pages_per_step or 0.0)
+        (layer.read_ms.p50, layer.pages_per_step or 0.0)
         for index, layer in enumerate(block.server.layers)
         if arm.source(index) == source
     ]
-    total, queued, points = sum(pages for _, pages in layers), 0.0, []
+    total, queued, samples = sum(pages for _, pages in layers), 0.0, []
     for read_ms, pages in layers:
         queued += pages
         if read_ms is not None:
-            points.append(ReadPoint(read_ms, queued, total - queued))
-    return points
+            samples.append(ReadSample(queued, max(0.0, total - queued), 1000 * read_ms))
+    return samples
 
 
 def _miss_curve(figures: Sequence[ArmFigures], index: int) -> MissCurve:
     """Pages per step without a cache and with each cache size that an arm had; more rows never mean more pages."""
     uncached = [pages for rows, pages in _pages(figures, index) if rows == 0]
     if not uncached:
-        raise SlackTierError("no arm read pages without a cache: add the arm nvme")
-    points = {0: max(uncached)}
+        raise SlackTierError(f"layer index {index}: no arm without a cache measured its pages")
+    points = {0: fmean(uncached)}
     for rows, pages in sorted(_pages(figures, index)):
         if rows:
             points[rows] = min(pages, *points.values())
@@ -136,13 +152,11 @@ def _miss_curve(figures: Sequence[ArmFigures], index: int) -> MissCurve:
 
 
 def _pages(figures: Sequence[ArmFigures], index: int) -> list[tuple[int, float]]:
-    """(cache rows, pages per step) of each arm that read this layer's pages from a device."""
+    """(cache rows, pages per step) of each arm; what a step reads does not depend on the tier."""
     return [
         (figure.layers[index].cache_rows, pages)
         for figure in figures
-        if figure.arm.source(index).tier is not Tier.DRAM
-        and figure.layers
-        and (pages := figure.layers[index].pages_per_step) is not None
+        if figure.layers and (pages := figure.layers[index].pages_per_step) is not None
     ]
 
 
@@ -152,10 +166,10 @@ def _predictions(problem: Problem, figures: Sequence[ArmFigures], baseline: ArmF
         ArmPrediction(
             figure.arm.name,
             stalls[figure.arm.name] - stalls[BASELINE],
-            figure.step_ms - (baseline.step_ms or 0.0),
+            figure.step_p50_ms - (baseline.step_p50_ms or 0.0),
         )
         for figure in figures
-        if figure.arm.name != BASELINE and figure.step_ms is not None
+        if figure.arm.name != BASELINE and figure.step_p50_ms is not None
     )
 
 

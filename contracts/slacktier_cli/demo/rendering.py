@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from slacktier_cli.demo.sessions import Role, Session, Turn
+from slacktier_cli.demo.sessions import Session, Turn
+from slacktier_cli.traces import Role
 
 BOS: Final = 0
 EOS: Final = 1

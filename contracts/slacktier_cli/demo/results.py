@@ -64,6 +64,7 @@ class ArmFigures:
     ttft: Summary | None
     gaps: Summary | None
     step_ms: float | None
+    step_p50_ms: float | None
     layers: tuple[LayerFigures, ...]
     completed: int
     unmeasured: int
@@ -97,6 +98,7 @@ def _figures(
         ttft=summarize(served.record.ttft_ms for served in completed),
         gaps=summarize(gap for served in completed for gap in served.record.gaps_ms()),
         step_ms=mean(block.server.step_ms.mean for block in blocks),
+        step_p50_ms=mean(block.server.step_ms.p50 for block in blocks),
         layers=_layers(arm, blocks, cache_rows),
         completed=len(completed),
         unmeasured=len(completed) - len(measured),

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class ServeOptions:
     profile: str
     log: Path
     recording: Path
+    sessions: int
 
 
 class ServerProcess:
@@ -92,7 +93,8 @@ def _command_line(options: ServeOptions, port: int) -> list[str]:
     return [
         sys.executable, "-c", "from slacktier_cli.main import main; main()", "serve", "--engine", "emulated",
         "--host", _HOST, "--port", str(port), "--profile", options.profile, "--tp", str(options.tp),
-        "--config", str(options.config), "--record-lookups", str(options.recording), *layers,
+        "--config", str(options.config), "--record-lookups", str(options.recording),
+        "--max-running", str(options.sessions), *layers,
     ]  # fmt: skip
 
 
@@ -131,7 +133,7 @@ class ServerControl:
 
         await self._until("GET", "/slacktier/status", _IDLE_S, is_idle)
 
-    async def _until(self, method: str, path: str, seconds: float, is_so: Any) -> None:
+    async def _until(self, method: str, path: str, seconds: float, is_so: Callable[[dict[str, Any]], bool]) -> None:
         deadline, last = time.monotonic() + seconds, "no answer"
         while time.monotonic() < deadline:
             self._server.check()

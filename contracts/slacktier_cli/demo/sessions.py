@@ -14,23 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from slacktier.errors import ConfigError
+from slacktier_cli.traces import Role
 
 Tokens = npt.NDArray[np.uint32]
-
-
-class Role(IntEnum):
-    """Who wrote a turn; the numbers are those of token files."""
-
-    SYSTEM = 0
-    USER = 1
-    ASSISTANT = 2
-    TOOL = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ and the same Python give the same sessions.
 from __future__ import annotations
 
 import ast
+import os
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ import numpy as np
 
 from slacktier.errors import ConfigError
 from slacktier_cli.demo.rendering import Encode, Message, render
-from slacktier_cli.demo.sessions import Role, Session
+from slacktier_cli.demo.sessions import Session
+from slacktier_cli.traces import Role
 
 MODULE_BYTES_MIN: Final = 4_000
 MODULE_BYTES_MAX: Final = 120_000
@@ -30,7 +32,7 @@ ROUNDS_MIN: Final = 3
 ROUNDS_MAX: Final = 6
 _LEFT_OUT: Final = frozenset(
     {"test", "tests", "idlelib", "idle_test", "turtledemo", "lib2to3", "site-packages", "dist-packages", "ensurepip",
-     "pydoc_data", "encodings", "__pycache__", "config"}
+     "pydoc_data", "encodings", "__pycache__"}
 )  # fmt: skip
 _SYSTEM: Final = (
     "You are a coding assistant that answers questions about a Python code base. You can run shell commands. "
@@ -52,13 +54,13 @@ _FOLLOW_UPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A function or class of a module: 1-based lines [line_first, line_end), and what its body calls."""
+    """A function or class of a module: 1-based lines [line_first, line_end)."""
 
     name: str
     line_first: int
     line_end: int
     docstring: str
-    calls: tuple[str, ...]
+    node: ast.AST
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,14 @@ def stdlib_root() -> Path:
 
 def module_paths(root: Path) -> list[Path]:
     """Source files that sessions are about, in a fixed order."""
-    found = [
-        path
-        for path in sorted(root.rglob("*.py"))
-        if not any(part in _LEFT_OUT or part.startswith("config-") for part in path.relative_to(root).parts)
-        and MODULE_BYTES_MIN <= path.stat().st_size <= MODULE_BYTES_MAX
-    ]
-    if not found:
+    found: list[Path] = []
+    for directory, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in _LEFT_OUT and not name.startswith("config-")]
+        found += [Path(directory, name) for name in files if name.endswith(".py")]
+    sized = [path for path in sorted(found) if MODULE_BYTES_MIN <= path.stat().st_size <= MODULE_BYTES_MAX]
+    if not sized:
         raise ConfigError(f"{root}: no Python sources found", hint="give a workload with --trace FILE")
-    return found
+    return sized
 
 
 def read_module(root: Path, path: Path) -> ModuleText | None:
@@ -108,13 +109,14 @@ def _subjects(body: list[ast.stmt], prefix: str) -> list[Subject]:
             continue
         name, end = prefix + node.name, node.end_lineno or node.lineno
         if end - node.lineno >= 3:
-            found.append(Subject(name, node.lineno, end + 1, ast.get_docstring(node) or "", _calls(node)))
+            found.append(Subject(name, node.lineno, end + 1, ast.get_docstring(node) or "", node))
         if isinstance(node, ast.ClassDef):
             found.extend(_subjects(node.body, f"{name}."))
     return found
 
 
 def _calls(node: ast.AST) -> tuple[str, ...]:
+    """Names of what a function or class calls, in no particular order of importance but always the same."""
     names = (ast.unparse(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call))
     return tuple(dict.fromkeys(name for name in names if name.replace(".", "").isidentifier()))[:CALLS_MAX]
 
@@ -128,8 +130,10 @@ def stdlib_sessions(count: int, *, seed: int, encode: Encode, root: Path | None 
     while len(sessions) < count:
         before = len(sessions)
         for index in rng.permutation(len(paths)):
+            if len(sessions) == count:
+                break
             module = read_module(where, paths[index])
-            if module is not None and len(sessions) < count:
+            if module is not None:
                 name = f"{len(sessions)}:{module.path}"
                 sessions.append(render(name, _conversation(module, rng), encode))
         if len(sessions) == before:
@@ -171,7 +175,8 @@ def _grep_output(module: ModuleText, subject: Subject) -> str:
 
 
 def _uses(subject: Subject) -> str:
-    return f"`{subject.name}` calls {', '.join(f'`{name}`' for name in subject.calls)}. " if subject.calls else ""
+    calls = _calls(subject.node)
+    return f"`{subject.name}` calls {', '.join(f'`{name}`' for name in calls)}. " if calls else ""
 
 
 def _read_on(module: ModuleText, subject: Subject) -> str:

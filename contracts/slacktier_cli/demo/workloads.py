@@ -9,9 +9,9 @@ from typing import Any, Final
 from slacktier.errors import ConfigError
 from slacktier_cli.demo.conversations import load_conversations
 from slacktier_cli.demo.rendering import Encode
-from slacktier_cli.demo.sessions import ReplayLimits, Workload
+from slacktier_cli.demo.sessions import ReplayLimits, Session, Turn, Workload
 from slacktier_cli.demo.stdlib_text import stdlib_sessions
-from slacktier_cli.demo.trace import load_trace
+from slacktier_cli.traces import Trace
 
 _STDLIB_SESSIONS_MIN: Final = 48
 _STDLIB_SESSIONS_PER_USER: Final = 3  # so that users of one block rarely meet in one session
@@ -36,8 +36,21 @@ def load_workload(trace: Path | None, *, users: int, seed: int, encode: Encode, 
         count = max(_STDLIB_SESSIONS_MIN, _STDLIB_SESSIONS_PER_USER * users)
         return Workload("sessions about the Python standard library", stdlib_sessions(count, seed=seed, encode=encode))
     if trace.suffix == _ARRAYS:
-        return Workload(f"sessions of {trace.name}", load_trace(trace, vocab_size=vocab_size).sessions())
+        return Workload(f"sessions of {trace.name}", _token_sessions(trace, vocab_size))
     return Workload(f"conversations of {trace.name}", load_conversations(trace, encode))
+
+
+def _token_sessions(path: Path, vocab_size: int) -> list[Session]:
+    trace = Trace.load(path)
+    if trace.vocab_size != vocab_size:
+        raise ConfigError(
+            f"trace {path}: vocab_size {trace.vocab_size}, the model's tokenizer has {vocab_size}",
+            hint="row ids are made from this model's token ids; tokenize the sessions anew",
+        )
+    return [
+        Session(f"{session.index}:{session.name}", tuple(Turn(turn.role, turn.tokens) for turn in session.turns))
+        for session in trace.sessions()
+    ]
 
 
 def describe_workload(workload: Workload, limits: ReplayLimits) -> dict[str, Any]:
