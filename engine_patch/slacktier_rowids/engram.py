@@ -142,11 +142,12 @@ class EngramHasher(NgramHasher):
     def __init__(self, layout: EngramLayout, token_map: npt.NDArray[np.integer[Any]]) -> None:
         """token_map  [V] token id -> compressed id; refused (ConfigError) unless it has the layout's number of codes"""
         codes = token_map.astype(np.int64)
-        found = int(codes.max(initial=-1)) + 1
-        if found != layout.compressed_vocab_size or codes.min(initial=0) < 0:
+        found, wanted = np.unique(codes), layout.compressed_vocab_size
+        if not np.array_equal(found, np.arange(wanted)):
+            span = f" from {found[0]} to {found[-1]}" if len(found) else ""
             raise ConfigError(
-                f"token map: {found} compressed ids, the model config says engram_compressed_vocab_size "
-                f"{layout.compressed_vocab_size}; every row id would be another one",
+                f"token map: {len(found)} compressed ids{span}; the model config's engram_compressed_vocab_size is "
+                f"{wanted} (0 to {wanted - 1}), and every row id depends on it",
                 hint="use the tokenizer of this model",
             )
         if layout.pad_token_id >= len(codes):

@@ -220,7 +220,7 @@ def _check_offsets(ends: Ids, tokens: int) -> None:
 
 
 def check_range(tokens: Ids, name: str, vocab_size: int, *, also_from: int | None = None) -> None:
-    """Raises ConfigError naming the first id outside [0, vocab_size) (and below also_from, where that is given)."""
+    """Raises ConfigError naming the first id outside [0, vocab_size) and, where also_from is given, below that."""
     if tokens.size == 0 or (tokens.min() >= 0 and tokens.max() < vocab_size):
         return
     bad = (tokens < 0) | (tokens >= vocab_size)
@@ -228,4 +228,7 @@ def check_range(tokens: Ids, name: str, vocab_size: int, *, also_from: int | Non
         bad &= tokens < also_from
     if bad.any():
         index = int(np.flatnonzero(bad)[0])
-        raise ConfigError(f"{name} {index}: id {int(tokens[index])} is outside the vocabulary 0 to {vocab_size - 1}")
+        images = "" if also_from is None else f" (image positions: from {also_from})"
+        raise ConfigError(
+            f"{name} {index}: id {int(tokens[index])} is outside the vocabulary 0 to {vocab_size - 1}{images}"
+        )

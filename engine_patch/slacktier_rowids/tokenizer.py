@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
@@ -62,7 +62,7 @@ class TextTokenizer:
         except Exception as exc:  # the library raises bare Exception for whatever is wrong with the file
             raise ConfigError(f"tokenizer {path}: {exc}", hint="name the model's tokenizer.json") from exc
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """Number of ids, added tokens included."""
         return int(self.backend.get_vocab_size())
@@ -73,10 +73,11 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens written out; raises ConfigError for an id outside the vocabulary."""
-        self._check(ids)
+        self.check(ids)
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
-    def _check(self, ids: Iterable[int]) -> None:
+    def check(self, ids: Iterable[int]) -> None:
+        """Raises ConfigError naming the first id outside the vocabulary."""
         last = self.vocab_size - 1
         for index, token in enumerate(ids):
             if not 0 <= token <= last:
@@ -101,12 +102,8 @@ class V4Tokenizer(TextTokenizer):
 
     @property
     def special_ids(self) -> dict[str, int]:
-        """Text of every special token -> id."""
-        return {
-            token.content: token_id
-            for token_id, token in self.backend.get_added_tokens_decoder().items()
-            if token.special
-        }
+        """Text -> id of every token that stands for something other than its text: roles, markers, placeholders."""
+        return {token.content: token_id for token_id, token in self.backend.get_added_tokens_decoder().items()}
 
     def stream(self) -> DecodeStream:
         """A decoder for ids that arrive one at a time."""
@@ -125,10 +122,8 @@ class DecodeStream:
 
     def push(self, token_id: int) -> str:
         """The text that this id completes; "" while a character still lacks bytes."""
-        token = self._tokenizer.backend.id_to_token(token_id)
-        if token is None:
-            raise ConfigError(f"id {token_id} is outside the vocabulary 0 to {self._tokenizer.vocab_size - 1}")
-        return self._bytes.decode(token_bytes(token))
+        self._tokenizer.check([token_id])
+        return self._bytes.decode(token_bytes(self._tokenizer.backend.id_to_token(token_id)))
 
     def finish(self) -> str:
         """What is left: the replacement character where the last character never became whole."""

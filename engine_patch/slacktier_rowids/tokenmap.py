@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,11 +77,12 @@ def _normalizer() -> Any:
 def _read(cached: Path) -> TokenMap | None:
     """The cached map, or None where there is none that is whole (the zip's CRC says)."""
     try:
-        with np.load(cached, allow_pickle=False) as archive:
+        # Opened here: numpy leaves the file open when it is no zip.
+        with cached.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             codes = archive["token_map"]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as exc:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as exc:
         log.warning("token map %s is unreadable and is built anew: %s", cached, exc)
         return None
     return codes if codes.dtype == np.int32 and codes.ndim == 1 else None

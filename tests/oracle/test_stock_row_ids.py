@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import RELEASES
-from questions import Question
+from questions import RELEASES, Question
 
 from slacktier_rowids.engram import EngramHasher
 from slacktier_rowids.models import load_layout

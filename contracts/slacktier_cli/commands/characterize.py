@@ -25,7 +25,7 @@ from slacktier_cli.characterize.corpus import Corpus
 from slacktier_cli.characterize.lookups import rows_used
 from slacktier_cli.characterize.plots import figure_class, write_figures
 from slacktier_cli.characterize.progress import Stopwatch
-from slacktier_cli.characterize.report import as_json, largest_difference, tables, trace_summary
+from slacktier_cli.characterize.report import as_json, largest_difference, sections, trace_summary
 from slacktier_cli.characterize.results import LayerStudy
 from slacktier_cli.characterize.sampling import parse_rate
 from slacktier_cli.characterize.study import Options, Study
@@ -86,19 +86,22 @@ def command(
 ) -> None:
     """Measure miss curves from a trace.
 
-    Sessions are shuffled and interleaved as a server would run them: in every step each open session prefills what is
-    pending and decodes one token. Prefill warms the cache; hit rates and pages per step count decode lookups only.
-    Assistant turns are decode, all others prefill. A static hot set, rows never seen and lossy skipping are learned
-    from one half of the sessions (or --fit, --seen) and measured on the other.
+    Sessions are shuffled and interleaved as a server runs them: in every step
+    each open session prefills what is pending and decodes one token. Prefill
+    warms the cache; hit rates and pages per step are of decode lookups.
+    Assistant turns are decode, all others prefill. The static hot set, rows
+    never seen and lossy skipping are learned from one half of the sessions
+    (or --fit, --seen) and measured on the other.
 
-    One hash head of eight is simulated, in an eighth of the cache (--rate): that equals the whole to a few hundredths
-    of a point. --exact simulates everything and prints the difference.
+    One hash head of eight is simulated, in an eighth of the cache (--rate).
+    --exact simulates everything and says how far off the sample was.
 
     Examples:
       slacktier characterize agent.npz
-      slacktier characterize agent.npz --sessions 64,256 --layers 14 --rows 250K,1M,4M --policy lru,clock,clock16
-      slacktier characterize agent.npz --source mini-swe-agent --exact --json > mini.json
-      slacktier characterize chat.npz --plot figures --tp 4
+      slacktier characterize agent.npz --sessions 64,256 --layers 14
+      slacktier characterize agent.npz --rows 250K,1M,4M --policy lru,clock16
+      slacktier characterize agent.npz --exact --json > agent.json
+      slacktier characterize chat.npz --source wildchat --plot figures --tp 4
       slacktier characterize week1.npz --seen-set week1.seen
       slacktier characterize week2.npz --seen week1.seen
     """
@@ -120,7 +123,7 @@ def command(
         corpus = Corpus.build(trace, Trace.load(fit) if fit else None, seed)
         config = load_config(model)
         hasher = load_hasher(config, tokenizer=tokenizer)
-        hasher.vocabulary.check(corpus.trace.tokens.astype(np.int64), str(trace_path))
+        hasher.vocabulary.check(corpus.trace.tokens.astype(np.int64), f"trace {trace_path}: token")
         seen_rows = SeenSet.load(seen) if seen else None
     study = Study(corpus, hasher, options, bars, watch, seen_rows)
     studies, error = _run(study, exact)
@@ -191,8 +194,12 @@ def _print_report(found: dict[str, Any], studies: Sequence[LayerStudy], tp: int)
         heads = f"{sampling['heads']} of {sampling['of_heads']} hash heads"
         pages = "" if sampling["share_of_pages"] == 1 else f", {sampling['share_of_pages']:.3g} of their pages"
         console.print(f"simulated: {heads}{pages}, in {sampling['rate']:.4g} of the cache", soft_wrap=True)
-    for table in tables(studies, tp):
-        console.print(table, "")
+    for part in sections(studies, tp):
+        console.print(f"\n[bold]{part.title}[/]", soft_wrap=True)
+        console.print(part.table)
+        if part.caption:
+            console.print(part.caption, soft_wrap=True)
+    console.print()
     if error := found["sampling_error"]:
         console.print(
             f"sampling at rate {error['sampling']['rate']:g} was off by at most {error['points']:.3f} points "

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True)
