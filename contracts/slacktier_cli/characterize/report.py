@@ -148,7 +148,7 @@ def _lossy(study: LayerStudy, lossy: Lossy, tp: int) -> Section:
         f"layer {study.layer_id}, {lossy.sessions} sessions: lossy skipping, {lossy.skipping.policy} pages per step"
         + _of_rank(tp),
         ["cache rows", "all rows read", "unseen skipped"],
-        f"outside the seen-set: {lossy.share:.1%} of decode lookups",
+        f"a step decodes {lossy.tokens_per_step:.4g} tokens; {lossy.share:.1%} of lookups are outside the seen-set",
     )
     section.table.add_row("0", f"{lossy.uncached_pages_all / tp:,.0f}", f"{lossy.uncached_pages / tp:,.0f}")
     for at, rows in enumerate(lossy.skipping.rows):
@@ -216,6 +216,7 @@ def _load_json(load: LoadStudy) -> dict[str, Any]:
         "static_sessions": load.static_sessions,
         "lossy": {
             "sessions": lossy.sessions,
+            "tokens_per_step": lossy.tokens_per_step,
             "skipped_share": lossy.share,
             "policy": str(lossy.skipping.policy),
             "rows": [0, *lossy.skipping.rows],

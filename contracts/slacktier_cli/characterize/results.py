@@ -19,6 +19,7 @@ class Lossy:
     """
 
     sessions: int
+    tokens_per_step: float
     share: float
     uncached_pages: float
     uncached_pages_all: float

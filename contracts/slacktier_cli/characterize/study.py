@@ -138,7 +138,7 @@ class Study:
             cold = never_evicted(lookups.stream(schedule.order))[None]
         if Policy.STATIC in options.policies:
             with self.watch.phase("hot set"):
-                curves[Policy.STATIC] = static_curve(lookups, schedules.held_out, hot, options.rows)
+                curves[Policy.STATIC] = static_curve(lookups, schedules.held_out, hot, options.rows, load)
         with self.watch.phase("lossy"):
             lossy = self._lossy(lookups, schedules.judged, seen)
         return LoadStudy(
@@ -172,6 +172,7 @@ class Study:
         full, less = load_of(lookups, schedule), load_of(lookups, schedule, skip)
         return Lossy(
             sessions=schedule.slots,
+            tokens_per_step=full.tokens_per_step,
             share=reuse.unseen(lookups, schedule.order, seen).decode,
             uncached_pages=less.uncached_pages,
             uncached_pages_all=full.uncached_pages,
@@ -203,12 +204,14 @@ class Study:
         )
 
 
-def static_curve(lookups: Lookups, schedule: Schedule, hot: reuse.HotSet, rows: Sequence[int]) -> Curve:
+def static_curve(lookups: Lookups, schedule: Schedule, hot: reuse.HotSet, rows: Sequence[int], measured: Load) -> Curve:
     """A cache that holds the rows that the fit used most, and nothing else, ever.
 
-    The hit rate is the share of decode lookups among those rows; pages are the distinct other rows of a step.
+    The hit rate is the share of decode lookups among those rows. Pages are the distinct other rows of a step, brought
+    to the measured sessions' tokens per step: fewer held-out sessions may fill fewer slots.
     """
     load = load_of(lookups, schedule)
+    scale = measured.tokens_per_step / max(load.tokens_per_step, 1)
     stream = lookups.stream(schedule.order)
     uses = [stream.counts(phase) for phase in (Phase.PREFILL, Phase.DECODE)]
     misses = np.zeros((len(rows), PHASES, CLASSES), np.uint64)
@@ -216,6 +219,6 @@ def static_curve(lookups: Lookups, schedule: Schedule, hot: reuse.HotSet, rows: 
     for at, size in enumerate(rows):
         outside = hot.outside(lookups.sampling.scaled(size))
         misses[at] = [np.bincount(lookups.class_of, weights=used * outside, minlength=CLASSES) for used in uses]
-        pages[at] = load_of(lookups, schedule, 1 - outside).uncached_pages
+        pages[at] = load_of(lookups, schedule, 1 - outside).uncached_pages * scale
     curve = curve_of(Policy.STATIC, tuple(rows), misses, lookups, load)
-    return replace(curve, pages_per_step=pages)
+    return replace(curve, pages_per_step=np.minimum(pages, measured.uncached_pages))
