@@ -37,6 +37,14 @@ def test_directory_table_has_a_line_per_hit_rate() -> None:
     assert len(lines) == 6
 
 
+def test_hash_json_has_rates_of_prefill_and_decode() -> None:
+    report = json.loads(invoke("hash", "--tokens", "16", "--sequences", "2", "--repeats", "2", "--json"))
+    assert report["bench"] == "hash"
+    assert report["ids_per_token"] == 48
+    assert report["tokens_per_s_per_core"]["best"] >= report["tokens_per_s_per_core"]["median"] > 0
+    assert report["step_us"]["p99"] >= report["step_us"]["p50"] > 0
+
+
 def test_reads_table_has_a_line_per_arm_and_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 

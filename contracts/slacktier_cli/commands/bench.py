@@ -15,6 +15,35 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure part
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+@app.command("hash")
+def hash_rows(
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prefill chunk.")] = 8192,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences of a decode step.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Chunks; decode steps are twenty times as many.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Row ids from token ids, all 48 of V4.1 per token: a prefill chunk and a decode step, on one core.
+
+    Examples:
+      slacktier bench hash
+      slacktier bench hash --tokens 1024 --sequences 8
+      slacktier bench hash --json | jq .tokens_per_s_per_core.median
+    """
+    from slacktier_rowids import bench
+
+    with working("hash: chunks and steps"):
+        result = bench.run(tokens=tokens, sequences=sequences, repeats=repeats)
+    rate, step = result["tokens_per_s_per_core"], result["step_us"]
+    print_results(
+        "hash", result, directory=Path(), as_json=as_json,
+        columns=("what", "median", "other"),
+        rows=[
+            (f"prefill, {tokens:,} tokens: tokens/s per core (best)", rate["median"], rate["best"]),
+            (f"decode step, {sequences} sequences: us (p99)", step["p50"], step["p99"]),
+        ],
+    )  # fmt: skip
+
+
 @app.command("reads")
 def reads(
     region: Annotated[Path, typer.Argument(help="A complete region in one file or on one block device.")],
