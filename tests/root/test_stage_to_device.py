@@ -142,12 +142,21 @@ def scribble_first_page(device: Path) -> None:
         file.write(os.urandom(PAGE_BYTES))
 
 
-def test_device_that_nobody_may_open_names_cause_and_remedy(make_loop: MakeLoop) -> None:
+@pytest.fixture
+def private_device(make_loop: MakeLoop) -> Iterator[Path]:
     device = make_loop(8 * MIB)
+    mode = device.stat().st_mode
     device.chmod(0o600)
-    for action in (lambda: stage(pattern_table(100), [device], FORMAT), lambda: open_region([device])):
-        with as_nobody(), pytest.raises(ConfigError, match=f"{device}: permission denied for user id 65534") as caught:
+    yield device
+    device.chmod(mode)
+
+
+def test_device_that_nobody_may_open_names_cause_and_remedy(private_device: Path) -> None:
+    actions = (lambda: stage(pattern_table(100), [private_device], FORMAT), lambda: open_region([private_device]))
+    for action in actions:
+        with as_nobody(), pytest.raises(ConfigError, match="permission denied for user id 65534") as caught:
             action()
+        assert str(private_device) in str(caught.value)
         assert "device_ownership_from_security_context" in caught.value.hint
         assert "with mode 0600" in caught.value.hint
 
