@@ -42,8 +42,8 @@ class StageOptions:
 
     may_format: bool = False
     restage: bool = False
-    threads: int = 6
-    watermark_bytes: int = 256 << 20
+    threads: int = 12
+    watermark_bytes: int = 1 << 30
 
 
 def stage(
