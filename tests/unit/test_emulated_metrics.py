@@ -61,7 +61,7 @@ def test_page_parses_every_sample_says_emulated_and_counts_what_happened(tmp_pat
         engine.finish(prepared, record)
     counted = ServerMetrics()
     counted.finished(Outcome.COMPLETED, arrived_ns=0, first_ns=10**8, last_ns=10**9, tokens=5, prompt=10, cached=3)
-    answer = {"status": engine.status(), "metrics": engine.metrics.as_json()}
+    answer = {"status": engine.status(), "metrics": engine.metrics.as_json(), "core": engine.core_stats()}
     page = exposition(counted, answer, model="tiny-emulated", waiting=0).decode()
     samples = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
