@@ -83,6 +83,9 @@ CACHE_MISSES: Final = Metric("slacktier_cache_misses_total", _C, "Rows that had 
 CACHE_ROWS: Final = Metric("slacktier_cache_rows", _G, "Rows that the cache has room for.", _LAYER)
 ROWS_CHECKED: Final = Metric("slacktier_rows_checked_total", _C, "Rows compared with the test pattern.", _LAYER)
 ROWS_MISMATCHED: Final = Metric("slacktier_rows_mismatched_total", _C, "Rows that differed from it.", _LAYER)
+CACHE_EVICTIONS: Final = Metric("slacktier_cache_evictions_total", _C, "Rows that made room for others.", _LAYER)
+READ_RETRIES: Final = Metric("slacktier_read_retries_total", _C, "Page reads that were tried again.", _LAYER)
+BAD_RECORDS: Final = Metric("slacktier_bad_records_total", _C, "Records with a wrong tag or checksum.", _LAYER)
 LOOKUP_FAILURES: Final = Metric(
     "slacktier_lookup_failures_total", _C, "Lookups that no replica could answer.", ("engine", "layer", "reason")
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import time
@@ -12,12 +13,20 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from slacktier.errors import ConfigError, SlackTierError
 from slacktier_emulated.detokenize import PieceTable
-from slacktier_emulated.engine_client import EngineClient, EngineGoneError
+from slacktier_emulated.engine_client import (
+    CALL_TIMEOUT_S,
+    CONTROL_TIMEOUT_S,
+    EngineBusyError,
+    EngineClient,
+    EngineGoneError,
+)
 from slacktier_emulated.generation import Accepted, AnswerResponse
 from slacktier_emulated.requests import Generation, RequestError, parse_body, parse_chat, parse_completion
 from slacktier_emulated.server_metrics import Outcome, ServerMetrics, exposition
@@ -27,6 +36,7 @@ from slacktier_emulated.text import Codec
 # Shorter prompts are tokenized where they are; longer ones in a thread, so that other streams go on meanwhile.
 _INLINE_CHARACTERS: Final = 2_000
 _RETRY_AFTER_S: Final = "1"
+_SCRAPE_S: Final = 5.0
 
 
 class Server:
@@ -150,6 +160,8 @@ async def read_body(request: Request, bytes_max: int, timeout_s: float) -> bytes
                 body += chunk
                 if len(body) > bytes_max:
                     raise RequestError(f"the body has more than {bytes_max} bytes", status=413)
+    except ClientDisconnect as exc:
+        raise RequestError("the client went away before its body was complete") from exc
     except TimeoutError as exc:
         raise RequestError(f"the body did not come within {timeout_s:g} s", status=408) from exc
     return bytes(body)
@@ -196,7 +208,8 @@ def make_app(server: Server) -> FastAPI:
     async def metrics_page() -> Response:
         client, counted = server.client, None
         if client is not None and client.started.done() and not client.is_gone:
-            counted = await client.call("metrics")
+            with contextlib.suppress(EngineGoneError, EngineBusyError):  # the page then says that it is not ready
+                counted = await client.call("metrics", timeout_s=_SCRAPE_S)
         waiting = 0 if client is None else client.in_flight
         page = exposition(server.metrics, counted, model=server.settings.model_name, waiting=waiting)
         return PlainTextResponse(page.decode(), media_type="text/plain; version=0.0.4")
@@ -207,12 +220,12 @@ def make_app(server: Server) -> FastAPI:
 
 
 def _add_control_routes(app: FastAPI, server: Server) -> None:
-    async def call(method: str, params: dict[str, Any] | None = None) -> Response:
+    async def call(method: str, params: dict[str, Any] | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> Response:
         try:
-            return JSONResponse(await server.engine().call(method, params))
+            return JSONResponse(await server.engine().call(method, params, timeout_s=timeout_s))
         except RequestError as exc:
             return error_response(exc)
-        except EngineGoneError as exc:
+        except (EngineGoneError, EngineBusyError) as exc:
             return error_response(unavailable(str(exc)))
         except SlackTierError as exc:
             text = f"{exc}; hint: {exc.hint}" if exc.hint else str(exc)
@@ -236,7 +249,7 @@ def _add_control_routes(app: FastAPI, server: Server) -> None:
             return error_response(refusal)
         try:
             raw = await read_body(request, server.settings.body_bytes_max, server.settings.body_timeout_s)
-            return await call("control", parse_body(raw))
+            return await call("control", parse_body(raw), timeout_s=CONTROL_TIMEOUT_S)
         except RequestError as exc:
             return error_response(exc)
 
@@ -269,6 +282,12 @@ def is_loopback(host: str) -> bool:
 
 def _add_error_shapes(app: FastAPI) -> None:
     """Errors that FastAPI itself raises, in OpenAI's shape."""
+
+    @app.exception_handler(RequestValidationError)
+    async def parameter_error(request: Request, exc: RequestValidationError) -> Response:
+        first = exc.errors()[0]
+        name = str(first["loc"][-1])
+        return error_response(RequestError(f"{name}: {first['msg']}", param=name))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, exc: HTTPException) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -47,6 +47,9 @@ class LayerState:
 
 SpecMaker = Callable[[Source], Any]
 
+# A host that stalls for longer than this many steps is not hidden: the rest is lost, and the report says how much.
+_OWED_STEPS_MAX: Final = 4
+
 
 class Engine:
     """Steps, one after the other, on one thread.
@@ -70,7 +73,7 @@ class Engine:
         self._clock = clock
         self._make_spec = make_spec
         self._filler = np.array(settings.filler, np.uint32)
-        self._owed_ns = 0
+        self._owed_ns = self._ended_ns = 0
         self._runner = StepRunner(
             core, [layer.table for layer in layers], rank=settings.rank, tp=settings.tp, clock=clock
         )
@@ -133,23 +136,23 @@ class Engine:
 
     def begin(self, prepared: Prepared, on_begun: Callable[[], None]) -> StepRecord:
         """Run the step up to its last check; raises LookupFailedError. Its time is not over when this returns."""
-        return self._runner.run(prepared.row_ids, prepared.times, owed_ns=self._owed_ns, on_begun=on_begun)
+        between_ns = self._clock.now_ns() - self._ended_ns if self._ended_ns else 0
+        return self._runner.run(prepared.row_ids, prepared.times, owed_ns=self._owed_ns + between_ns, on_begun=on_begun)
 
     def finish(self, prepared: Prepared, record: StepRecord, *, paused_ns: int = 0) -> None:
         """Wait for the step's end and count it.
 
         paused_ns  time that went into control calls after the lookups; no part of the step
         """
-        end_ns = record.end_ns + paused_ns
-        self._clock.sleep_until(end_ns)
-        now_ns = self._clock.now_ns()
-        overrun_ns = now_ns - end_ns
-        step_ns = now_ns - record.begin_ns - paused_ns
-        self._owed_ns = max(0, overrun_ns)
-        batch = prepared.batch
+        self._clock.sleep_until(record.end_ns + paused_ns)
+        now_ns = self._clock.now_ns() - paused_ns
+        owed_ns = max(0, now_ns - record.planned_end_ns)
+        self._ended_ns = now_ns + paused_ns
+        self._owed_ns = min(owed_ns, int(prepared.times.step_ms * 1e6) * _OWED_STEPS_MAX)
+        batch, step_ns = prepared.batch, now_ns - record.begin_ns
         self.aggregates.add(
-            batch.phase, record, sequences=len(batch.sequences), tokens=batch.token_count,
-            step_ns=step_ns, overrun_ns=overrun_ns,
+            batch.phase, record, sequences=len(batch.sequences), tokens=batch.token_count, step_ns=step_ns,
+            overrun_ns=now_ns - record.end_ns, lost_ns=owed_ns - self._owed_ns,
         )  # fmt: skip
         self.metrics.add(batch.phase, record, step_ns, self.tiers)
         if self.recorder is not None:
@@ -159,14 +162,19 @@ class Engine:
 
     def fail(self, failure: LookupFailedError) -> None:
         """Count a step whose lookups failed; not ready until a later lookup works."""
-        self._owed_ns = 0
+        self.rest()
         self.aggregates.add_failure(failure)
         self.metrics.add_failure(failure, self.layer_ids)
         self.set_health(failure)
 
     def rest(self) -> None:
-        """The engine is idle: nothing is owed to the next step."""
-        self._owed_ns = 0
+        """The next step follows on no other: nothing is owed to it."""
+        self._owed_ns = self._ended_ns = 0
+
+    def core_stats(self) -> list[dict[str, int]]:
+        """The core's own totals since it was opened, in order of use."""
+        totals = self.core.stats()
+        return [totals[layer_id] for layer_id in self.layer_ids]
 
     def report(self, *, reset: bool) -> dict[str, Any]:
         content = self.aggregates.as_json(self.tiers, end_step=self.step_count, now_ns=self._clock.now_ns())
@@ -241,7 +249,6 @@ class Engine:
                 self._apply(layer, before)
             raise
         self.schedule = Schedule(self.settings.profile, self.layer_ids, overrides)
-        self._owed_ns = 0
         return self.status()
 
     def _changed_plan(self, layer_id: int, request: ControlRequest) -> LayerPlan:

@@ -18,11 +18,16 @@ from slacktier_emulated import channel
 from slacktier_emulated.channel import FrameKind, FrameReader, Submit
 from slacktier_emulated.scheduler import Finish
 
-_CALL_TIMEOUT_S: Final = 600.0
+CONTROL_TIMEOUT_S: Final = 600.0  # a switch to DRAM reads the whole region first
+CALL_TIMEOUT_S: Final = 30.0
 
 
 class EngineGoneError(SlackTierError):
     """The engine process ended; nothing can be answered any more."""
+
+
+class EngineBusyError(SlackTierError):
+    """The engine has not answered in time: a step or a control call takes longer than that."""
 
 
 class TokenStream:
@@ -134,13 +139,17 @@ class EngineClient(asyncio.Protocol):
         if request_id in self._streams and self._transport is not None:
             self._transport.write(channel.encode_cancel(request_id))
 
-    async def call(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask the engine something; it answers between two steps. Raises what the engine raised."""
+    async def call(
+        self, method: str, params: dict[str, Any] | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """Ask the engine something; it answers between two steps. Raises what the engine raised, or EngineBusyError."""
         call_id = next(self._ids)
         self._calls[call_id] = self._loop.create_future()
         try:
             self._send(channel.json_frame(FrameKind.CALL, {"id": call_id, "method": method, "params": params or {}}))
-            return await asyncio.wait_for(self._calls[call_id], _CALL_TIMEOUT_S)
+            return await asyncio.wait_for(self._calls[call_id], timeout_s)
+        except TimeoutError as exc:
+            raise EngineBusyError(f"the engine has not answered within {timeout_s:g} s") from exc
         finally:
             del self._calls[call_id]
 
@@ -207,10 +216,10 @@ class EngineClient(asyncio.Protocol):
             self._reply(content)
         elif kind is FrameKind.HEALTH:
             self.is_ready, self.error = content["ready"], content["error"]
-        elif kind is FrameKind.READY:
+        elif kind is FrameKind.READY and not self.started.done():
             self.is_ready, self.error = True, ""
             self.started.set_result(content)
-        elif kind is FrameKind.FATAL:
+        elif kind is FrameKind.FATAL and not self.started.done():
             self.error = content["message"]
             self.started.set_exception(remote_error(content))
 

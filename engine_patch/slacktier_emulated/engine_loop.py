@@ -128,7 +128,7 @@ class EngineLoop:
         if method == "report":
             return engine.report(reset=bool(params.get("reset")))
         if method == "metrics":
-            return {"status": engine.status(), "metrics": engine.metrics.as_json()}
+            return {"status": engine.status(), "metrics": engine.metrics.as_json(), "core": engine.core_stats()}
         if method == "control":
             return engine.control(parse_control(params))
         raise ConfigError(f"engine call {method}: not known")

@@ -127,14 +127,24 @@ class Aggregates:
         self.phases = {phase: PhaseTotals(len(layer_ids)) for phase in Phase}
         self.failed_steps = 0
         self.mismatched = 0
+        self.lost_ns = 0
 
     def add(
-        self, phase: Phase, record: StepRecord, *, sequences: int, tokens: int, step_ns: int, overrun_ns: int
+        self,
+        phase: Phase,
+        record: StepRecord,
+        *,
+        sequences: int,
+        tokens: int,
+        step_ns: int,
+        overrun_ns: int,
+        lost_ns: int,
     ) -> None:
         totals = self.phases[phase]
         totals.step_ms.add(step_ns / 1e6)
         totals.overrun_ms.add(max(0, overrun_ns) / 1e6)
         totals.sequences.add(sequences)
+        self.lost_ns += lost_ns
         totals.tokens += tokens
         for layer, layer_record in zip(totals.layers, record.layers, strict=True):
             layer.add(layer_record)
@@ -156,6 +166,7 @@ class Aggregates:
             "rows_checked": checked + self.mismatched,
             "mismatched_rows": self.mismatched,
             "failed_steps": self.failed_steps,
+            "lost_ms": round(self.lost_ns / 1e6, 3),
             **decode,
             "prefill": prefill,
         }

@@ -104,6 +104,7 @@ def exposition(server: ServerMetrics, engine: dict[str, Any] | None, *, model: s
         families.value(metrics.REQUESTS_WAITING, waiting)
     else:
         _engine_families(families, engine["status"], engine["metrics"], model)
+        _core_families(families, engine["status"], engine["core"])
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(families))
     return generate_latest(registry)
@@ -121,6 +122,13 @@ def _engine_families(families: _Families, status: dict[str, Any], counted: dict[
         families.value(metrics.LOOKUP_FAILURES, number, layer_id, why)
     for layer, totals in zip(status["layers"], counted["layers"], strict=True):
         _layer_families(families, layer, totals, status["rank"])
+
+
+def _core_families(families: _Families, status: dict[str, Any], totals: list[dict[str, int]]) -> None:
+    for layer, counted in zip(status["layers"], totals, strict=True):
+        families.value(metrics.CACHE_EVICTIONS, counted["evictions"], layer["layer_id"])
+        families.value(metrics.READ_RETRIES, counted["retries"], layer["layer_id"])
+        families.value(metrics.BAD_RECORDS, counted["bad_records"], layer["layer_id"])
 
 
 def _layer_families(families: _Families, layer: dict[str, Any], totals: dict[str, Any], rank: int) -> None:

@@ -4,7 +4,7 @@
 The step's timeline follows the window rule: layer k needs its rows at t0 + W_k + (stalls before it); if they arrive
 later, everything after is later by as much. When rows arrived is the core's own timestamp, so that a late wake-up of
 this process is no stall. What the process itself loses (it woke late, the check took longer than the compute that
-hides it) is the overrun; the next step gives it back, so that a step costs compute + stalls and nothing of Python.
+hides it) is the overrun; later steps give it back, so that a step costs compute + stalls and nothing of Python.
 """
 
 from __future__ import annotations
@@ -85,9 +85,14 @@ class LayerRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step that worked; end_ns is when it must end, with what the step before lost already given back."""
+    """One step that worked.
+
+    planned_end_ns  begin + compute + stalls, less what earlier steps overran
+    end_ns          when it ends: as planned, but not before its last layer had its rows
+    """
 
     begin_ns: int
+    planned_end_ns: int
     end_ns: int
     layers: tuple[LayerRecord, ...]
 
@@ -137,8 +142,8 @@ class StepRunner:
         if faults:
             raise LookupFailedError(faults)
         last_needed_ns = begin_ns + shift_ns + int(times.windows_ms[-1] * 1e6)
-        end_ns = begin_ns + shift_ns + int(times.step_ms * 1e6)
-        return StepRecord(begin_ns, max(end_ns - owed_ns, last_needed_ns), tuple(records))
+        planned_ns = begin_ns + shift_ns + int(times.step_ms * 1e6) - owed_ns
+        return StepRecord(begin_ns, planned_ns, max(planned_ns, last_needed_ns), tuple(records))
 
     def _layer(self, index: int, table: LayerTable, row_ids: Ids, window_ns: int, shift_ns: int) -> LayerRecord:
         """Wait for one layer's rows, gather and check them."""

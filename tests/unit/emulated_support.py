@@ -199,7 +199,7 @@ class ScriptedCore:
             raise self.refuses_sources[layer_index]
 
     def stats(self) -> dict[int, dict[str, int]]:
-        return {}
+        return {layer_id: {"evictions": 0, "retries": 0, "bad_records": 0} for layer_id in LAYOUT.layer_ids}
 
     def close(self) -> None:
         self._note("close")

@@ -42,22 +42,30 @@ MODEL = "tiny-emulated"
 
 
 class FlakyCore(LookupCore):
-    """The real core, failing on demand: every wait() raises `fault`, every gather() spoils a byte if `flips`."""
+    """The real core, failing on demand, whole steps at a time.
+
+    fault, flips  from the next step on every wait() raises the fault, every gather() spoils a byte
+    """
 
     def __init__(self, layers: Sequence[LayerSetup], **options: Any) -> None:
         super().__init__(layers, **options)
         self.fault: SlackTierError | None = None
         self.flips = False
+        self._in_force: tuple[SlackTierError | None, bool] = (None, False)
+
+    def begin(self, row_ids: Sequence[npt.NDArray[np.int64]]) -> None:
+        self._in_force = (self.fault, self.flips)
+        super().begin(row_ids)
 
     def wait(self, layer_index: int) -> LayerResult:
         result = super().wait(layer_index)
-        if self.fault is not None:
-            raise self.fault
+        if self._in_force[0] is not None:
+            raise self._in_force[0]
         return result
 
     def gather(self, layer_index: int, out: npt.NDArray[np.uint8]) -> None:
         super().gather(layer_index, out)
-        if self.flips:
+        if self._in_force[1]:
             out[0, 0] ^= 1
 
 

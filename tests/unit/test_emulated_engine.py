@@ -115,6 +115,25 @@ def test_step_costs_compute_and_stalls_and_nothing_of_python(bench: Bench) -> No
     assert report["step_ms"]["mean"] == pytest.approx(PROFILE.points[0].step_ms + 0.25, abs=0.005)
 
 
+def test_stall_of_the_host_is_given_back_within_bounds(bench: Bench) -> None:
+    step_ms = PROFILE.points[0].step_ms
+    bench.send(channel.encode_submit(submission(1, answer=41)))
+    bench.run({5: lambda: bench.core.clock.spend(3 * step_ms * 1000)}, steps=41)
+    report = bench.engine.report(reset=True)
+    assert report["step_ms"]["mean"] == pytest.approx(step_ms, abs=0.01)
+    assert report["step_ms"]["max"] == pytest.approx(3.25 * step_ms, abs=0.5)
+    assert report["lost_ms"] == 0.0
+
+
+def test_stall_of_the_host_beyond_four_steps_is_lost_and_told(bench: Bench) -> None:
+    step_ms = PROFILE.points[0].step_ms
+    bench.send(channel.encode_submit(submission(1, answer=41)))
+    bench.run({5: lambda: bench.core.clock.spend(20 * step_ms * 1000)}, steps=41)
+    report = bench.engine.report(reset=True)
+    assert report["lost_ms"] == pytest.approx(15 * step_ms + 0.5, abs=1.0)
+    assert report["step_ms"]["mean"] == pytest.approx(step_ms + report["lost_ms"] / 40, abs=0.01)
+
+
 def test_tokens_leave_when_the_next_step_has_begun_and_are_the_recorded_ones(bench: Bench) -> None:
     request = submission(1, answer=6)
     bench.send(channel.encode_submit(request))
@@ -275,7 +294,7 @@ def test_recording_holds_what_was_looked_up_step_by_step(tables: dict[int, Path]
 def test_recording_keeps_only_the_rows_of_its_rank(tmp_path: Path) -> None:
     recorder = LookupRecorder(tmp_path / "x.npz", 100, (1,), rank=1, tp=4)
     layer = LayerRecord(window_us=1, read_us=1, stall_us=0, owned=2, hits=1, repeats=0, misses=1, pages=1, checked=2)
-    recorder.add(3, Phase.DECODE, [np.arange(8)], StepRecord(0, 1, (layer,)), [5])
+    recorder.add(3, Phase.DECODE, [np.arange(8)], StepRecord(0, 1, 1, (layer,)), [5])
     recorder.save()
     with np.load(tmp_path / "x.npz", allow_pickle=False) as found:
         assert found["rows_1"].tolist() == [1, 5]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,3 +154,19 @@ def test_profile_can_be_another_one_for_a_while(live: LiveServer) -> None:
     assert report["step_ms"]["p50"] > 8.9
     assert report["layers"][0]["window_ms"] == pytest.approx(0.2)
     assert httpx.post(control, json={"profile": {}}).json()["profile_overrides"]["step_ms"] is None
+
+
+def test_client_that_goes_away_inside_its_body_leaves_no_trace(
+    live: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = live.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as raw:
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        time.sleep(0.05)
+    assert httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"}).status_code == 200
+    assert caplog.records == []
+
+
+def test_report_with_a_wrong_parameter_is_refused_in_the_same_shape(live: LiveServer) -> None:
+    answer = get(live, "/slacktier/report?reset=maybe")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "reset")
