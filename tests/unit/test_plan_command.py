@@ -236,7 +236,7 @@ class TestInput:
             ("ranks: 4", "ranks: 4.5", "ranks: 4.5"),
             ("ranks: 4", "ranks: yes", "ranks: True"),
             ("gpu_rows: 1000000", "gpu_rows: 1e6", "cache.gpu_rows: '1e6'"),
-            ("model: DeepSeek-V4.1", "modell: DeepSeek-V4.1", "modell: unknown key"),
+            ("model: DeepSeek-V4.1", "name: DeepSeek-V4.1", "name: unknown key"),
             ("{a_us: 300, b_us: 3.05, c_us: 0.37, ranks_per_unit: 4}", "missing.yaml", "missing.yaml: No such file"),
         ],
     )
