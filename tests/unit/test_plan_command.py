@@ -12,6 +12,9 @@ import yaml
 
 from slacktier_cli.main import main
 
+# Imported once here, so that the first test that draws does not pay for it.
+pytest.importorskip("matplotlib.figure", reason="needs matplotlib: pip install 'slacktier[plan]'")
+
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "plan"
 
 
@@ -233,7 +236,7 @@ class TestInput:
             ("ranks: 4", "ranks: 4.5", "ranks: 4.5"),
             ("ranks: 4", "ranks: yes", "ranks: True"),
             ("gpu_rows: 1000000", "gpu_rows: 1e6", "cache.gpu_rows: '1e6'"),
-            ("model: DeepSeek-V4.1", "modell: DeepSeek-V4.1", "modell: unknown key"),
+            ("model: DeepSeek-V4.1", "name: DeepSeek-V4.1", "name: unknown key"),
             ("{a_us: 300, b_us: 3.05, c_us: 0.37, ranks_per_unit: 4}", "missing.yaml", "missing.yaml: No such file"),
         ],
     )
@@ -294,3 +297,49 @@ class TestInput:
         model["tier"] = "tcp"
         (tmp_path / "disk.yaml").write_text(yaml.safe_dump(model))
         assert "was measured on tcp" in plan(tmp_path / "plan.yaml")[2]
+
+
+class TestCharacterizedCurves:
+    """A plan takes the miss curves of `slacktier characterize --json`."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        points = [[0, 2400.0], [1_000_000, 456.0], [4_000_000, 312.0]]
+        curves = [
+            {"layer_id": layer, "sessions": 128, "policy": policy, "tp": 1, "points": points}
+            for layer in (1, 14)
+            for policy in ("lru", "clock")
+        ]
+        (tmp_path / "agent.json").write_text(json.dumps({"sampling": {}, "miss_curves": curves}))
+        content = yaml.safe_load((EXAMPLES / "v41-1-disk.yaml").read_text())
+        content["misses"] = {"agent": {"file": "agent.json", "layer": 14}}
+        return self.write(tmp_path, content)
+
+    @staticmethod
+    def write(directory: Path, content: dict[str, Any]) -> Path:
+        file = directory / "plan.yaml"
+        file.write_text(yaml.safe_dump(content))
+        return file
+
+    def test_curves_of_one_rank_become_those_of_four(self, plan: Any, file: Path) -> None:
+        layers = json.loads(plan(file, "--json")[1])["layers"]
+        assert [layer["pages"] for layer in layers] == [600, 600]
+        assert placed({"layers": layers}) == {1: ("host", 0), 14: ("nvme0", 0)}
+
+    @pytest.mark.parametrize(
+        ("spec", "says"),
+        [
+            ({"file": "none.json"}, "none.json: No such file"),
+            ({"file": "plan.yaml"}, "not JSON"),
+            ({"file": "agent.json", "layer": 2}, "no miss curve of layer 2"),
+            ({"file": "agent.json", "policy": "fifo"}, "no miss curve of policy 'fifo', only clock, lru"),
+            ({"file": "agent.json", "layers": 1}, "misses.agent: layers: unknown key"),
+        ],
+    )
+    def test_curves_that_are_not_there_are_refused(
+        self, plan: Any, file: Path, spec: dict[str, Any], says: str
+    ) -> None:
+        content = yaml.safe_load(file.read_text())
+        code, out, err = plan(self.write(file.parent, content | {"misses": {"agent": spec}}))
+        assert (code, out) == (2, "")
+        assert says in err

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The window rule: its arithmetic by hand, and the paper's conclusions as decisions."""
 
+import doctest
 import time
 from dataclasses import replace
 
 import pytest
 
+from slacktier import window
 from slacktier.errors import ConfigError
 from slacktier.window import (
     Decision,
@@ -250,3 +252,9 @@ class TestBestSplit:
     def test_unknown_device_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="layer 14: unknown device None"):
             best_split(v41(DISK), {1: "nvme0"})
+
+
+def test_example_in_the_module_s_docstring_is_true() -> None:
+    found = doctest.testmod(window)
+    assert found.attempted > 3
+    assert found.failed == 0

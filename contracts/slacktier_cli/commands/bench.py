@@ -107,3 +107,34 @@ def directory(
         columns=("hit rate", "pass us p50", "p99", "first miss us p50"),
         notes=[f"{tokens} tokens, {cache_rows:,} cached rows; directory: {result['bytes_per_row']:.1f} B per row"],
     )  # fmt: skip
+
+
+@app.command("predict")
+def predict(
+    out: Annotated[Path, typer.Option(help="Directory of the tables and the server's log.")] = Path("build/predict"),
+    sessions: Annotated[list[int] | None, typer.Option(min=1, max=256, help="Sessions at once; repeat it.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds measured per case.")] = 6.0,
+    warm_seconds: Annotated[float, typer.Option(min=0.5, help="Seconds before that, not counted.")] = 4.0,
+    size: Annotated[str, typer.Option(help="Rows of both tables together, in bytes.")] = "512M",
+    trace: Annotated[Path | None, typer.Option(help="Sessions to replay, as `slacktier demo` takes them.")] = None,
+    tp: Annotated[int, typer.Option(min=1, max=24, help="Ranks that rows are striped over; one runs here.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the tables and the workload.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Predicted against measured slowdown on the emulated engine: sessions, cache splits, two emulated disks.
+
+    For each number of sessions the tables are first served from memory, which gives the step, pages per step by cache
+    size, and what the machine adds to a read. Then both layers move to an emulated disk with splits of the cache, and
+    the window rule's slowdown is compared with the engine's. Exit code 1 if a case is off by more than 10 % and 0.2 ms.
+
+    Examples:
+      slacktier bench predict
+      slacktier bench predict --sessions 8 --seconds 3
+      slacktier bench predict --json | jq '.agreeing, .cases'
+    """
+    from slacktier_cli.agreement.command import run_and_print
+
+    run_and_print(
+        out=out, sessions=tuple(sessions or (8, 32, 128)), seconds=seconds, warm_seconds=warm_seconds, size=size,
+        trace=trace, tp=tp, seed=seed, as_json=as_json,
+    )  # fmt: skip

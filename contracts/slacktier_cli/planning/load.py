@@ -13,6 +13,7 @@ from slacktier.errors import ConfigError
 from slacktier.input_errors import config_error
 from slacktier.plan_file import PlanFile
 from slacktier.read_model_file import ReadModelFile
+from slacktier_cli.planning.characterized import CurveFile, miss_specs
 
 _FILE_BYTES_MAX = 4 << 20
 
@@ -37,11 +38,20 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def load_plan(path: Path) -> PlanFile:
-    """The plan file, checked as far as its shape goes; a device's `read` may name a read-model file beside it."""
+    """The plan file, checked as far as its shape goes.
+
+    A device's `read` may name a read-model file, and an entry of `misses` a characterization's JSON, as {file: ...};
+    both relative to the plan file.
+    """
     content = _read_yaml(path)
-    for index, device in enumerate(content.get("devices") or [] if isinstance(content.get("devices"), list) else []):
+    devices, misses = content.get("devices"), content.get("misses")
+    for index, device in enumerate(devices if isinstance(devices, list) else []):
         if isinstance(device, dict) and isinstance(device.get("read"), str):
             _include_read_model(path, index, device)
+    if isinstance(misses, dict):
+        for name, spec in misses.items():
+            if isinstance(spec, dict):
+                misses[name] = _included_curves(path, f"misses.{name}", spec, content.get("ranks", 1))
     try:
         return PlanFile.model_validate(content)
     except ValidationError as exc:
@@ -64,6 +74,16 @@ def _include_read_model(path: Path, index: int, device: dict[str, Any]) -> None:
             f"{path}: devices[{index}]: tier {tier!r}, but {device['read']} was measured on {found.tier.value}"
         )
     device["read"] = found.read.model_dump()
+
+
+def _included_curves(path: Path, where: str, spec: dict[str, Any], ranks: object) -> list[dict[str, Any]]:
+    try:
+        wanted = CurveFile.model_validate(spec)
+    except ValidationError as exc:
+        raise config_error(exc, CurveFile, f"{path}: {where}") from exc
+    # A wrong number of ranks is found, and said, when the plan itself is checked.
+    known = ranks if isinstance(ranks, int) and not isinstance(ranks, bool) and ranks > 0 else 1
+    return miss_specs(path.parent, wanted, known)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
