@@ -38,9 +38,10 @@ from slacktier_cli.demo.workloads import check_trace, describe_workload, load_wo
 from slacktier_cli.machine import available_memory_bytes, describe_machine
 from slacktier_cli.progress import byte_progress
 from slacktier_cli.replay.client import CompletionClient
+from slacktier_emulated.profile import load_profile
 from slacktier_native._lib import library
 from slacktier_rowids.engram import EngramHasher
-from slacktier_rowids.models import load_config, load_hasher
+from slacktier_rowids.models import load_hasher
 from slacktier_rowids.tokenizer import V4Tokenizer
 
 _PROBE_TOKENS: Final = 16_384
@@ -92,7 +93,6 @@ def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
     """
     watch = Stopwatch()
     store = _check(settings)
-    machine = describe_machine(settings.out)
     prepared = _prepare(settings, store, watch, console)
     served, recording = _serve(settings, prepared, watch, console)
     figures = arm_figures(settings.arms, served.blocks, settings.cache_rows)
@@ -107,7 +107,8 @@ def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
         Run(
             tables=tuple(_facts(table) for table in prepared.tables),
             figures=figures, placement=placement, clock_arm=clock_arm, clock=clock, sweep=sweep,
-            backend=served.backend, backend_reason=served.backend_reason, machine=machine,
+            backend=served.backend, backend_reason=served.backend_reason,
+            machine=describe_machine(settings.out),
             workload=describe_workload(prepared.workload, prepared.limits),
             settings=_described(settings, prepared), timings=watch.seconds,
         )
@@ -119,12 +120,20 @@ def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
 
 
 def _check(settings: DemoSettings) -> TableStore:
-    """Everything that can be found wrong before the first byte is written."""
+    """What can be found wrong without reading the workload or writing anything."""
     if settings.trace is not None:
         check_trace(settings.trace)
     library()
-    load_config("v41")
     store = TableStore(settings.tables_directory, table_bytes=settings.table_bytes, seed=settings.seed)
+    layer_ids = load_profile(settings.profile).layer_ids
+    if not set(store.layer_ids) <= set(layer_ids):
+        raise ConfigError(f"profile {settings.profile}: it has layers {layer_ids}, the tables {store.layer_ids}")
+    _check_memory(settings)
+    return store
+
+
+def _make_room(settings: DemoSettings, store: TableStore) -> None:
+    """The output directory, with enough space for the tables."""
     try:
         settings.tables_directory.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
@@ -132,8 +141,6 @@ def _check(settings: DemoSettings) -> TableStore:
     if settings.is_fresh:
         store.remove()
     store.check_space()
-    _check_memory(settings)
-    return store
 
 
 def _check_memory(settings: DemoSettings) -> None:
@@ -154,6 +161,7 @@ def _prepare(settings: DemoSettings, store: TableStore, watch: Stopwatch, consol
             vocab_size=tokenizer.vocab_size,
         )  # fmt: skip
     console.print(f"workload: {workload.name}, {len(workload.sessions):,} sessions, {workload.token_count:,} tokens")
+    _make_room(settings, store)
     with watch.part("tables"), byte_progress() as progress:
         tables = store.prepare(progress)
     for table in tables:
