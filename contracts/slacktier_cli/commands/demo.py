@@ -64,8 +64,8 @@ def command(
 
     No GPU is needed: the engine is emulated. It waits as long as each layer would compute and does every lookup for
     real, on this machine's disk. The tables are scaled down to --size. Arms: dram (both layers in memory), nvme (both
-    on this disk), nvme-split (with a row cache), later-nvme (only the later layer on disk), and the emulated devices
-    paper-nvme-shared, paper-nvme-per-rank, paper-rdma, each also with -split.
+    on this disk), later-nvme (only the later layer on disk), and the emulated devices paper-nvme-shared,
+    paper-nvme-per-rank and paper-rdma; all but dram also with a row cache, as nvme-split.
 
     A token file holds, as a numpy .npz without pickles: tokens u32 [N]; session_offsets i64 [S+1]; turn_session u32,
     turn_role u8 (0 system, 1 user, 2 assistant, 3 tool), turn_start i64, turn_len u32, each [T], tiling the tokens;

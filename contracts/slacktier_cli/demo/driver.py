@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the blocks need."""
+    """What the blocks need; load_average is what else the machine was doing, in runnable threads."""
 
     tables: tuple[StagedTable, ...]
     store: TableStore
@@ -74,6 +75,7 @@ class Prepared:
     probe: Probe
     limits: ReplayLimits
     block_seconds: float
+    load_average: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def _check_memory(settings: DemoSettings) -> None:
 
 
 def _prepare(settings: DemoSettings, store: TableStore, watch: Stopwatch, console: Console) -> Prepared:
+    load_average = os.getloadavg()[0]
     tokenizer = V4Tokenizer.load()
     with watch.part("workload"), console.status("reading the workload"):
         workload = load_workload(
@@ -181,7 +184,7 @@ def _prepare(settings: DemoSettings, store: TableStore, watch: Stopwatch, consol
         f"disk: {probe.text} ({probe.backend}); blocks of {seconds:g} s, sessions entered with "
         f"{limits.history_tokens} tokens, turns of up to {limits.turn_tokens}"
     )
-    return Prepared(tables, store, workload, probe, limits, seconds)
+    return Prepared(tables, store, workload, probe, limits, seconds, load_average)
 
 
 def _rows_per_token(store: TableStore, tp: int) -> int:
@@ -297,6 +300,7 @@ def _described(settings: DemoSettings, prepared: Prepared) -> dict[str, Any]:
         "slo_pct": settings.slo_pct,
         "table_bytes": settings.table_bytes,
         "disk": prepared.probe.text,
+        "load_average": round(prepared.load_average, 2),
         "probe_tokens_per_s": round(prepared.probe.tokens_per_s, 1),
         "probe_pages_per_s": round(prepared.probe.pages_per_s, 1),
         "emulated_arms": [arm.name for arm in settings.arms if Tier.EMULATED in (arm.first.tier, arm.later.tier)],
