@@ -102,6 +102,7 @@ def run(*, mismatched: int = 0, is_scaled: bool = True) -> Run:
         workload={"name": "sessions about <&> things", "sessions": 48, "tokens": 80_000, "limits": "cut to 64"},
         settings={
             "sessions": 8, "blocks": 2, "block_seconds": 10.0, "tp": 4, "seed": 1, "profile": "v41-h200",
+            "load_average": 0.5,
             "disk": "7,000 random 4 KiB reads per second before the run",
         },
         timings={"blocks": 60.0},

@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from demo_fixtures import block, figures, record, run, server_report
+from demo_fixtures import block, figures, record, run, server_report, traffic
 from rich.console import Console
 
 from slacktier.errors import ContractError
 from slacktier_cli.demo.arms import parse_arm
 from slacktier_cli.demo.console import print_report
-from slacktier_cli.demo.document import document
+from slacktier_cli.demo.document import document, measured_text
 from slacktier_cli.demo.page import render_page
 from slacktier_cli.demo.placement import place_tables
 from slacktier_cli.demo.results import BlockResult, arm_figures
@@ -70,6 +70,19 @@ def test_decision_puts_the_later_layer_on_disk_and_fits_the_read_model() -> None
         (0, 48.0),
         (25_000, 12.0),
     ] * 2
+
+
+def test_decision_says_what_its_placement_cost_at_the_client() -> None:
+    arms = (parse_arm("dram"), parse_arm("nvme"), parse_arm("later-nvme"))
+    blocks = [block(arms[0], 0, [12.0]), block(arms[1], 0, [15.0])]
+    blocks.append(BlockResult(0, arms[2], traffic([12.3]), server_report("nvme")))
+    placement = place_tables(
+        arm_figures(arms, blocks, 0), row_counts=[10, 10], row_bytes=264, ranks=4, cache_rows=0, slo_pct=1.0
+    )
+    assert placement.measured is not None
+    assert placement.measured.arm.name == "later-nvme"
+    assert measured_text(placement).endswith("(arm later-nvme): 12.30 ms per output token, +2.5 % against dram")
+    assert run().placement.measured is None
 
 
 def test_prediction_of_each_arm_is_held_against_its_steps() -> None:

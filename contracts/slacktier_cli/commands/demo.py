@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -62,8 +64,8 @@ def command(
 
     No GPU is needed: the engine is emulated. It waits as long as each layer would compute and does every lookup for
     real, on this machine's disk. The tables are scaled down to --size. Arms: dram (both layers in memory), nvme (both
-    on this disk), nvme-split (with a row cache), later-nvme (only the later layer on disk), and the emulated devices
-    paper-nvme-shared, paper-nvme-per-rank, paper-rdma, each also with -split.
+    on this disk), later-nvme (only the later layer on disk), and the emulated devices paper-nvme-shared,
+    paper-nvme-per-rank and paper-rdma; all but dram also with a row cache, as nvme-split.
 
     A token file holds, as a numpy .npz without pickles: tokens u32 [N]; session_offsets i64 [S+1]; turn_session u32,
     turn_role u8 (0 system, 1 user, 2 assistant, 3 tool), turn_start i64, turn_len u32, each [T], tiling the tokens;
@@ -83,18 +85,28 @@ def command(
         turn_tokens=turn_tokens, output_tokens=output_tokens, tp=tp, seed=seed, table_bytes=parse_size(size),
         cache_rows=cache_rows, slo_pct=slo_pct, profile=profile, is_fresh=fresh, keeps_tables=keep,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a kill, too, takes the server along
     try:
         from slacktier_cli.demo.driver import run_demo
     except ImportError as exc:
         raise ConfigError(f"{exc.name} is not installed", hint="pip install 'slacktier[emulated]'") from exc
-    report = run_demo(settings, Console(stderr=True))
+    with _interrupted_by_sigterm():
+        report = run_demo(settings, Console(stderr=True))
     if as_json:
         print(json.dumps(report, allow_nan=False))
     else:
         _show(report, out)
     if report["faults"]:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM acts as Ctrl-C does, so that it, too, takes the server along."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(report: dict[str, object], out: Path) -> None:

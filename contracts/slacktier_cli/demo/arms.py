@@ -16,7 +16,7 @@ from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
 
 BASELINE: Final = "dram"
-DEFAULT_ARMS: Final = ("dram", "nvme", "nvme-split")
+DEFAULT_ARMS: Final = ("dram", "nvme", "nvme-split", "later-nvme")
 _SPLIT: Final = "-split"
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from slacktier import __version__
+from slacktier_cli.demo.arms import BASELINE
 from slacktier_cli.demo.clock_check import ClockCheck
 from slacktier_cli.demo.placement import Placement
 from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
@@ -125,8 +126,18 @@ def document(run: Run) -> dict[str, Any]:
 def decision_text(placement: Placement) -> str:
     """The decision in sentences with the numbers in them."""
     decision = placement.decision
-    sentences = [decision.summary, *(layer.sentence for layer in decision.layers)]
+    sentences = [decision.summary, *(layer.sentence for layer in decision.layers), measured_text(placement)]
     return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in sentences if sentence) + "."
+
+
+def measured_text(placement: Placement) -> str:
+    """What the decided placement cost over HTTP, or "" if no arm ran it."""
+    measured = placement.measured
+    if measured is None or measured.tpot is None or measured.paired_pct is None:
+        return ""
+    name, tpot_ms = measured.arm.name, measured.tpot.mean
+    cost = "the baseline itself" if name == BASELINE else f"{measured.paired_pct:+.1f} % against {BASELINE}"
+    return f"measured at the client with these places (arm {name}): {tpot_ms:.2f} ms per output token, {cost}"
 
 
 def placement_json(placement: Placement) -> dict[str, Any]:
@@ -144,6 +155,8 @@ def placement_json(placement: Placement) -> dict[str, Any]:
         "miss_curves": {
             str(layer.layer_id): [list(point) for point in layer.misses.points] for layer in problem.layers
         },
+        "measured_arm": placement.measured.arm.name if placement.measured else None,
+        "measured": measured_text(placement),
         "predictions": [asdict(prediction) for prediction in placement.predictions],
     }
 
@@ -224,6 +237,11 @@ def notes(run: Run) -> list[str]:
             1,
             "The tables are scaled down, so different n-grams share rows more often: hit rates are the scaled table's "
             "and higher than a full table's.",
+        )
+    if run.settings["load_average"] > run.machine.cores:
+        lines.append(
+            f"The machine was busy: {run.settings['load_average']:.1f} runnable threads on {run.machine.cores} cores "
+            "before the run began. Means and high percentiles hold that too; medians, which decide, hold less of it."
         )
     if any(figure.arm.is_emulated_device for figure in run.figures):
         lines.append("Arms named after a paper's device are emulated: DRAM whose answers a delay model holds back.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,9 +39,10 @@ from slacktier_cli.demo.workloads import check_trace, describe_workload, load_wo
 from slacktier_cli.machine import available_memory_bytes, describe_machine
 from slacktier_cli.progress import byte_progress
 from slacktier_cli.replay.client import CompletionClient
+from slacktier_emulated.profile import load_profile
 from slacktier_native._lib import library
 from slacktier_rowids.engram import EngramHasher
-from slacktier_rowids.models import load_config, load_hasher
+from slacktier_rowids.models import load_hasher
 from slacktier_rowids.tokenizer import V4Tokenizer
 
 _PROBE_TOKENS: Final = 16_384
@@ -65,7 +67,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the blocks need."""
+    """What the blocks need; load_average is what else the machine was doing, in runnable threads."""
 
     tables: tuple[StagedTable, ...]
     store: TableStore
@@ -73,6 +75,7 @@ class Prepared:
     probe: Probe
     limits: ReplayLimits
     block_seconds: float
+    load_average: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,6 @@ def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
     """
     watch = Stopwatch()
     store = _check(settings)
-    machine = describe_machine(settings.out)
     prepared = _prepare(settings, store, watch, console)
     served, recording = _serve(settings, prepared, watch, console)
     figures = arm_figures(settings.arms, served.blocks, settings.cache_rows)
@@ -107,7 +109,8 @@ def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
         Run(
             tables=tuple(_facts(table) for table in prepared.tables),
             figures=figures, placement=placement, clock_arm=clock_arm, clock=clock, sweep=sweep,
-            backend=served.backend, backend_reason=served.backend_reason, machine=machine,
+            backend=served.backend, backend_reason=served.backend_reason,
+            machine=describe_machine(settings.out),
             workload=describe_workload(prepared.workload, prepared.limits),
             settings=_described(settings, prepared), timings=watch.seconds,
         )
@@ -119,12 +122,20 @@ def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
 
 
 def _check(settings: DemoSettings) -> TableStore:
-    """Everything that can be found wrong before the first byte is written."""
+    """What can be found wrong without reading the workload or writing anything."""
     if settings.trace is not None:
         check_trace(settings.trace)
     library()
-    load_config("v41")
     store = TableStore(settings.tables_directory, table_bytes=settings.table_bytes, seed=settings.seed)
+    layer_ids = load_profile(settings.profile).layer_ids
+    if not set(store.layer_ids) <= set(layer_ids):
+        raise ConfigError(f"profile {settings.profile}: it has layers {layer_ids}, the tables {store.layer_ids}")
+    _check_memory(settings)
+    return store
+
+
+def _make_room(settings: DemoSettings, store: TableStore) -> None:
+    """The output directory, with enough space for the tables."""
     try:
         settings.tables_directory.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
@@ -132,8 +143,6 @@ def _check(settings: DemoSettings) -> TableStore:
     if settings.is_fresh:
         store.remove()
     store.check_space()
-    _check_memory(settings)
-    return store
 
 
 def _check_memory(settings: DemoSettings) -> None:
@@ -147,6 +156,7 @@ def _check_memory(settings: DemoSettings) -> None:
 
 
 def _prepare(settings: DemoSettings, store: TableStore, watch: Stopwatch, console: Console) -> Prepared:
+    load_average = os.getloadavg()[0]
     tokenizer = V4Tokenizer.load()
     with watch.part("workload"), console.status("reading the workload"):
         workload = load_workload(
@@ -154,6 +164,7 @@ def _prepare(settings: DemoSettings, store: TableStore, watch: Stopwatch, consol
             vocab_size=tokenizer.vocab_size,
         )  # fmt: skip
     console.print(f"workload: {workload.name}, {len(workload.sessions):,} sessions, {workload.token_count:,} tokens")
+    _make_room(settings, store)
     with watch.part("tables"), byte_progress() as progress:
         tables = store.prepare(progress)
     for table in tables:
@@ -173,7 +184,7 @@ def _prepare(settings: DemoSettings, store: TableStore, watch: Stopwatch, consol
         f"disk: {probe.text} ({probe.backend}); blocks of {seconds:g} s, sessions entered with "
         f"{limits.history_tokens} tokens, turns of up to {limits.turn_tokens}"
     )
-    return Prepared(tables, store, workload, probe, limits, seconds)
+    return Prepared(tables, store, workload, probe, limits, seconds, load_average)
 
 
 def _rows_per_token(store: TableStore, tp: int) -> int:
@@ -289,6 +300,7 @@ def _described(settings: DemoSettings, prepared: Prepared) -> dict[str, Any]:
         "slo_pct": settings.slo_pct,
         "table_bytes": settings.table_bytes,
         "disk": prepared.probe.text,
+        "load_average": round(prepared.load_average, 2),
         "probe_tokens_per_s": round(prepared.probe.tokens_per_s, 1),
         "probe_pages_per_s": round(prepared.probe.pages_per_s, 1),
         "emulated_arms": [arm.name for arm in settings.arms if Tier.EMULATED in (arm.first.tier, arm.later.tier)],

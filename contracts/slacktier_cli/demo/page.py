@@ -117,6 +117,8 @@ def _others(report: Report) -> Iterable[tuple[str, Report]]:
 def _decision(report: Report) -> str:
     placement = report["placement"]
     listed = "".join(f"<li>{escape(layer['sentence'])}.</li>" for layer in placement["layers"])
+    if placement["measured"]:
+        listed += f"<li>{escape(placement['measured'])}.</li>"
     listed += "".join(
         f"<li>It would be within {placement['slo_pct']:g} % with {escape(change)}.</li>"
         for change in placement["changes"]
@@ -195,7 +197,8 @@ def _clock_table(report: Report) -> str:
         for layer_id, layer in check["layers"].items()
     ]  # fmt: skip
     head = (f"one block of {check['arm']}", "lookups", "cache rows", "hit rate", "plain CLOCK", "difference")
-    return _table("The row cache against a plain CLOCK simulation of the same lookups", head, rows)
+    note = "From an empty cache, prefill and decode together; a row asked for again in the same step is a hit."
+    return _table("The row cache against a plain CLOCK simulation of the same lookups", head, rows, note)
 
 
 def _facts(report: Report) -> str:

@@ -39,11 +39,15 @@ class ArmPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The question put to decide(), its answer, and the check of the rule against the arms."""
+    """The question put to decide(), its answer, and the check of the rule against the arms.
+
+    measured  the arm that has every layer where the decision puts it; None if none was run
+    """
 
     problem: Problem
     decision: Decision
     predictions: tuple[ArmPrediction, ...]
+    measured: ArmFigures | None
 
 
 def device_name(source: LayerSource) -> str:
@@ -82,7 +86,20 @@ def place_tables(
         slo_pct=slo_pct,
         cache_rows=cache_rows if any(figure.arm.is_cached for figure in figures) else 0,
     )
-    return Placement(problem, decide(problem), _predictions(problem, figures, baseline))
+    decision = decide(problem)
+    return Placement(problem, decision, _predictions(problem, figures, baseline), _measured(decision, figures))
+
+
+def _measured(decision: Decision, figures: Sequence[ArmFigures]) -> ArmFigures | None:
+    """Of the arms with the decision's places, the one that has a cache exactly if the decision uses one, else any."""
+    alike = [
+        figure
+        for figure in figures
+        if [device_name(figure.arm.source(index)) for index in range(len(figure.layers))]
+        == [layer.device for layer in decision.layers]
+    ]
+    wants_cache = any(layer.cache_rows for layer in decision.layers)
+    return min(alike, key=lambda figure: figure.arm.is_cached != wants_cache, default=None)
 
 
 def _known(value: float | None, layer: LayerFigures) -> float:
