@@ -106,7 +106,7 @@ def test_device_that_another_process_has_claimed_is_refused(make_loop: MakeLoop)
     device = make_loop(32 * MIB)
     holder = os.open(device, os.O_RDWR | os.O_EXCL)
     try:
-        with pytest.raises(ConfigError, match=f"{device}: another process is writing it"):
+        with pytest.raises(ConfigError, match=f"{device}: device in use: another process or a mount has claimed it"):
             stage(pattern_table(100), [device], FORMAT)
     finally:
         os.close(holder)
@@ -117,7 +117,7 @@ def test_second_writer_on_a_device_is_refused(make_loop: MakeLoop) -> None:
     seen: list[str] = []
 
     def stage_twice(phase: str, done_bytes: int, total_bytes: int) -> None:
-        with pytest.raises(ConfigError, match="another process is writing it"):
+        with pytest.raises(ConfigError, match="another process or a mount has claimed it"):
             stage(pattern_table(100), [device], FORMAT)
         seen.append(phase)
 

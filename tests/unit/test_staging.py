@@ -244,6 +244,12 @@ def test_file_that_is_not_ours_is_left_alone_unless_format(tmp_path: Path, conte
     assert rows_of([target]) == expected_rows(source)
 
 
+def test_name_too_long_for_the_superblock_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected at most 128 bytes"):
+        stage(pattern_table(10, model="m" * 129), [tmp_path / "t.region"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_refused_stripe_leaves_the_others_as_they_were(tmp_path: Path) -> None:
     source = v41_source(tmp_path)
     (tmp_path / "b").write_bytes(b"precious")

@@ -64,7 +64,7 @@ def test_fault_is_listed_and_exit_code_is_1(tmp_path: Path, checkpoint: Path, ru
     code, out, _ = run("verify", target)
     assert code == 1
     assert "layer 1 page 3 row" in out.splitlines()[0]
-    assert "1 faults" in out.splitlines()[-1]
+    assert "1 fault:" in out.splitlines()[-1]
     code, out, _ = run("verify", target, "--json")
     assert (code, json.loads(out)["fault_count"]) == (1, 1)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from slacktier.digest import CHUNK_PAGES, chain_next, chain_start, chunk_digest
 from slacktier.errors import ConfigError, ContractError
-from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, Superblock
+from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, Superblock, encode_superblock
 from slacktier_native.pages import PageCodec
 from slacktier_tierd.aligned import Bytes, aligned_buffer
 from slacktier_tierd.pipeline import run_ordered
@@ -37,6 +37,7 @@ def stage_partial(
     raises  ConfigError for ids outside the table and for a path that exists; TierError where the disk fails
     """
     sb = source.table.superblock()
+    encode_superblock(sb)
     pages = staged_pages_of(row_ids, sb)
     if path.exists():
         raise ConfigError(f"{path}: exists; a partial region is made anew", hint="remove it first")

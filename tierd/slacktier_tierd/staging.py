@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slacktier.digest import CHUNK_PAGES, chain_next, chain_start, chunk_count, chunk_digest
 from slacktier.errors import ConfigError, ContractError
-from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, Superblock
+from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, Superblock, encode_superblock
 from slacktier_native.pages import PageCodec
 from slacktier_tierd.aligned import Bytes, aligned_buffer
 from slacktier_tierd.pipeline import run_ordered
@@ -58,6 +58,7 @@ def stage(
     """
     wanted = source.table.superblock(stripe_count=len(paths))
     wanted = replace(wanted, source_digest=chain_start(wanted))
+    encode_superblock(wanted)  # refuses names that are too long while nothing is open yet
     with _targets(paths) as targets:
         found = [Found(target.path, target.new_path is None, target.found) for target in targets]
         plan = plan_staging(wanted, found, may_format=options.may_format, restage=options.restage)
@@ -97,8 +98,6 @@ def allocate_all(targets: Sequence[Target], sizes: Sequence[int]) -> None:
         for target, size in zip(targets, before, strict=True):
             target.trim(size)
         raise
-    for target, size in zip(targets, sizes, strict=True):
-        target.trim(size)
 
 
 @dataclass(slots=True)
@@ -145,7 +144,8 @@ class _Staging:
         sizes = [self._stripe(self._sb, index).stripe_bytes for index in range(len(self._targets))]
         allocate_all(self._targets, sizes)
         self._write_superblock(self._sb)
-        for target in self._targets:
+        for target, size in zip(self._targets, sizes, strict=True):
+            target.trim(size)
             target.publish()
 
     def finish(self) -> StageReport:

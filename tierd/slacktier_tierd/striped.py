@@ -88,7 +88,8 @@ class StripedPages:
 
 
 def _failed(path: Path, operation: str, page_id: int, exc: OSError) -> TierError:
+    hint = "run the same command again; it goes on where it stopped" if operation == "write" else ""
     return TierError(
         f"{path}: {operation} from page {page_id} on failed: {exc.strerror}", tier="nvme", operation=operation,
-        target=str(path), errno=exc.errno or 0,
+        target=str(path), errno=exc.errno or 0, hint=hint,
     )  # fmt: skip

@@ -7,6 +7,7 @@ Tensor names: sglang 0.5.22 and 0.5.23, models/deepseek_v41.py and models/qwen4_
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import struct
@@ -76,7 +77,7 @@ class Table:
             self.model, self.revision, self.layer_id, *self.tensor_names, self.row_count, self.payload_bytes,
             self.scale_bytes, int(self.row_format),
         )  # fmt: skip
-        return uuid.uuid5(_NAMESPACE, "\n".join(map(str, parts)))
+        return uuid.uuid5(_NAMESPACE, json.dumps(parts))
 
     def superblock(self, *, epoch: int = 1, stripe_count: int = 1) -> Superblock:
         """The superblock of a new staging of this table, nothing staged yet; raises ConfigError for its limits."""

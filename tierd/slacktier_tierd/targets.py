@@ -198,7 +198,7 @@ def _open_fd(path: Path, flags: int, named: Path) -> tuple[int, bool]:
             return os.open(path, flags | direct | os.O_CLOEXEC, 0o644), bool(direct)
         except OSError as exc:
             if exc.errno == errno.EBUSY:
-                raise _second_writer(named) from exc
+                raise ConfigError(f"{named}: device in use: another process or a mount has claimed it") from exc
             if exc.errno != errno.EINVAL or not direct:
                 raise open_error(named, exc) from exc
     raise AssertionError("unreachable: the buffered attempt returns or raises")

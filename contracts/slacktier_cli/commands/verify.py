@@ -21,7 +21,9 @@ def _print(report: VerifyReport) -> None:
     more = report.fault_count - len(report.faults)
     if more:
         print(f"... and {more} more")
-    verdict = f"{report.fault_count} faults" if report.fault_count else "every bit is right"
+    verdict = (
+        f"{report.fault_count} fault{'s' * (report.fault_count > 1)}" if report.fault_count else "every bit is right"
+    )
     pattern = ", rows are the pattern's" if report.pattern_checked and not report.fault_count else ""
     print(
         f"{where}: {verdict}{pattern}: layer {report.layer_id}, {report.state}, epoch {report.epoch}, "
