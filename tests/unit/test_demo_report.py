@@ -34,6 +34,16 @@ def test_arm_figures_are_over_all_requests_and_all_blocks() -> None:
     assert nvme.layers[0].stall_ms == pytest.approx(0.626)
 
 
+def test_one_disturbed_block_does_not_decide() -> None:
+    nvme = parse_arm("nvme")
+    blocks = [block(nvme, r, [15.0]) for r in range(3)]
+    layer = blocks[1].server.layers[0]
+    disturbed = layer.model_copy(update={"read_ms": layer.read_ms.model_copy(update={"p50": 900.0})})
+    server = blocks[1].server.model_copy(update={"layers": (disturbed, blocks[1].server.layers[1])})
+    blocks[1] = BlockResult(1, nvme, blocks[1].traffic, server)
+    assert arm_figures((nvme,), blocks, 0)[0].layers[0].read_p50_ms == pytest.approx(0.726)
+
+
 def test_comparison_with_dram_is_over_requests_that_both_finished() -> None:
     dram, nvme = parse_arm("dram"), parse_arm("nvme")
     # In round 0 DRAM got two requests further, slow ones, which must not count against it or for it.
