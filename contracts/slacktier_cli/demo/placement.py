@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from slacktier.delay import SHIPPED
 from slacktier.errors import SlackTierError
 from slacktier.tiers import Tier
 from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, ReadModel, decide, predict
@@ -23,6 +24,7 @@ from slacktier_cli.demo.results import ArmFigures, LayerFigures
 # Only the ratio matters: memory costs some forty times as much as flash; another node's memory is shared by two.
 COST_PER_GIB: Final = {Tier.DRAM: 4.0, Tier.NVME: 0.1}
 _COST_REMOTE: Final = 2.0
+_SAMPLES_LEAST: Final = 3  # for the read model's three terms
 _SPREAD_LEAST: Final = 0.1  # of the pages, below which a slope would be fitted to noise
 _DRAM_NAME: Final = "host memory"
 _DISK_NAME: Final = "this disk"
@@ -53,7 +55,7 @@ class Placement:
 def device_name(source: LayerSource) -> str:
     """How a sentence calls the place."""
     if source.tier is Tier.EMULATED:
-        return f"{source.delay} (emulated)"
+        return f"emulated {source.delay}"
     return _DRAM_NAME if source.tier is Tier.DRAM else _DISK_NAME
 
 
@@ -117,21 +119,29 @@ def _device(source: LayerSource, figures: Sequence[ArmFigures], ranks: int) -> D
     return Device(
         device_name(source),
         source.tier,
-        _read_model([sample for figure in figures for sample in _samples(figure, source)]),
+        _read_model(source, [sample for figure in figures for sample in _samples(figure, source)]),
         units=ranks,
         cost_per_gib=COST_PER_GIB.get(source.tier, _cost_emulated(source)),
     )
 
 
-def _read_model(samples: Sequence[ReadSample]) -> ReadModel:
-    """Fitted to the samples, or their mean as a fixed time where their pages are too alike to tell terms apart."""
+def _read_model(source: LayerSource, samples: Sequence[ReadSample]) -> ReadModel:
+    """An emulated device's own delay model; for a real one what the samples can tell.
+
+    Pages too alike to tell terms apart give a fixed time. Two samples give a fixed time and one per page: with a third
+    term they would be met exactly, by numbers that mean nothing at other page counts.
+    """
+    if source.tier is Tier.EMULATED:
+        return ReadModel.from_delay(SHIPPED[source.delay])
     if not samples:
         return ReadModel(0.0)
     pages = [sample.pages_own for sample in samples]
     if max(pages) - min(pages) < _SPREAD_LEAST * max(pages):
         return ReadModel(fmean(sample.read_us for sample in samples), pages_min=min(pages), pages_max=max(pages))
-    # A fit wants three samples and one arm gives two, one per layer; given twice they weigh the same.
-    return fit_read_model([*samples, *samples]).model
+    if len(samples) < _SAMPLES_LEAST:
+        alone = [ReadSample(sample.pages_own, 0.0, sample.read_us) for sample in samples]
+        return fit_read_model([*alone, *alone]).model  # twice, to be enough samples; they weigh the same
+    return fit_read_model(samples).model
 
 
 def _cost_emulated(source: LayerSource) -> float:
