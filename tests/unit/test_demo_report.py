@@ -34,6 +34,16 @@ def test_arm_figures_are_over_all_requests_and_all_blocks() -> None:
     assert nvme.layers[0].stall_ms == pytest.approx(0.626)
 
 
+def test_one_disturbed_block_does_not_decide() -> None:
+    nvme = parse_arm("nvme")
+    blocks = [block(nvme, r, [15.0]) for r in range(3)]
+    layer = blocks[1].server.layers[0]
+    disturbed = layer.model_copy(update={"read_ms": layer.read_ms.model_copy(update={"p50": 900.0})})
+    server = blocks[1].server.model_copy(update={"layers": (disturbed, blocks[1].server.layers[1])})
+    blocks[1] = BlockResult(1, nvme, blocks[1].traffic, server)
+    assert arm_figures((nvme,), blocks, 0)[0].layers[0].read_p50_ms == pytest.approx(0.726)
+
+
 def test_comparison_with_dram_is_over_requests_that_both_finished() -> None:
     dram, nvme = parse_arm("dram"), parse_arm("nvme")
     # In round 0 DRAM got two requests further, slow ones, which must not count against it or for it.
@@ -101,6 +111,26 @@ def test_one_layer_on_disk_gives_a_fixed_read_time_rather_than_a_slope_through_n
     )
     disk = next(device for device in placement.problem.devices if device.name == "this disk")
     assert (disk.read.a_us, disk.read.b_us) == (pytest.approx(1302.0), 0.0)
+
+
+def test_two_samples_give_no_term_for_later_pages() -> None:
+    arms = (parse_arm("dram"), parse_arm("nvme"))
+    blocks = [block(arms[0], 0, [12.0]), block(arms[1], 0, [15.0])]
+    placement = place_tables(
+        arm_figures(arms, blocks, 0), row_counts=[10, 10], row_bytes=264, ranks=4, cache_rows=0, slo_pct=1.0
+    )
+    disk = next(device for device in placement.problem.devices if device.name == "this disk")
+    assert (disk.read.a_us, disk.read.b_us, disk.read.c_us) == (pytest.approx(150.0), pytest.approx(12.0), 0.0)
+
+
+def test_emulated_device_is_known_by_its_own_delay_model() -> None:
+    arms = (parse_arm("dram"), parse_arm("paper-nvme-shared"))
+    blocks = [block(arms[0], 0, [12.0]), BlockResult(0, arms[1], traffic([15.0]), server_report("nvme"))]
+    placement = place_tables(
+        arm_figures(arms, blocks, 0), row_counts=[10, 10], row_bytes=264, ranks=4, cache_rows=0, slo_pct=1.0
+    )
+    device = next(device for device in placement.problem.devices if device.name == "emulated paper-nvme-shared")
+    assert (device.read.a_us, device.read.b_us, device.read.c_us) == (300.0, 3.05, 0.37)
 
 
 def test_report_holds_what_a_reader_checks() -> None:

@@ -29,7 +29,7 @@ def print_report(report: Report, console: Console) -> None:
 
 def _results(report: Report) -> Table:
     title = "Emulated engine, scaled tables; times in ms" if _is_scaled(report) else "Emulated engine; times in ms"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("arm", no_wrap=True)
     for name in ("TPOT", "p95", "vs dram", "layer", "window", "read\np50", "read\np99", "stall", "hits"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -74,7 +74,9 @@ def _is_scaled(report: Report) -> bool:
 
 
 def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def _rate(value: float | None) -> str:

@@ -230,7 +230,7 @@ def notes(run: Run) -> list[str]:
         f"says, and does its lookups for real; {rank}. The decision is for one such disk per rank.",
         "Every block starts with an empty row cache and an empty prefix cache.",
         "Requests that were still running at a block's end were cut and counted, not measured.",
-        "Server-side figures are means over blocks; TPOT and TTFT are over all completed requests of an arm.",
+        "Server-side figures are medians over an arm's blocks; TPOT and TTFT are over all its completed requests.",
     ]
     if any(table.is_scaled for table in run.tables):
         lines.insert(

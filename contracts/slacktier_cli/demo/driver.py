@@ -136,12 +136,12 @@ def _check(settings: DemoSettings) -> TableStore:
 
 def _make_room(settings: DemoSettings, store: TableStore) -> None:
     """The output directory, with enough space for the tables."""
+    if settings.is_fresh:
+        store.remove()
     try:
         settings.tables_directory.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigError(f"--out {settings.out}: {exc.strerror or exc}") from exc
-    if settings.is_fresh:
-        store.remove()
     store.check_space()
 
 

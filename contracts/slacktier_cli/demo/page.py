@@ -170,7 +170,7 @@ def _layers_table(report: Report) -> str:
         "hit rate",
         "pages/step",
     )
-    note = "Decode steps; stall is the mean per step. Hit rates are the scaled table's." if _is_scaled(report) else ""
+    note = "Decode steps; stall is the mean per step. Hit rates are the scaled tables'." if _is_scaled(report) else ""
     return _table("Layers", head, rows, note)
 
 

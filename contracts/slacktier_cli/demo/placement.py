@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From measured blocks to the window rule's question, its answer, and how well the rule predicted each arm.
 
-Devices are the tiers that the arms measured, each with a read model fitted to them. Read times and steps are medians
-per block: a busy machine's late wake-ups are not the device's. What was measured is one rank with its devices to
-itself, so the answer is for one such disk per rank.
+Devices are the tiers that the arms measured, each with a read model fitted to them. Read times and steps are medians:
+a busy machine's late wake-ups are not the device's. What was measured is one rank with its devices to itself, so the
+answer is for one such disk per rank.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from slacktier.delay import SHIPPED
 from slacktier.errors import SlackTierError
 from slacktier.tiers import Tier
 from slacktier.window import Decision, Device, Layer, MissCurve, Place, Problem, ReadModel, decide, predict
 from slacktier.window_fit import ReadSample, fit_read_model
-from slacktier_cli.demo.arms import BASELINE, Arm, LayerSource
-from slacktier_cli.demo.results import ArmFigures, BlockResult, LayerFigures
+from slacktier_cli.demo.arms import BASELINE, LayerSource
+from slacktier_cli.demo.results import ArmFigures, LayerFigures
 
 # Only the ratio matters: memory costs some forty times as much as flash; another node's memory is shared by two.
 COST_PER_GIB: Final = {Tier.DRAM: 4.0, Tier.NVME: 0.1}
 _COST_REMOTE: Final = 2.0
+_SAMPLES_LEAST: Final = 3  # for the read model's three terms
 _SPREAD_LEAST: Final = 0.1  # of the pages, below which a slope would be fitted to noise
 _DRAM_NAME: Final = "host memory"
 _DISK_NAME: Final = "this disk"
@@ -53,7 +55,7 @@ class Placement:
 def device_name(source: LayerSource) -> str:
     """How a sentence calls the place."""
     if source.tier is Tier.EMULATED:
-        return f"{source.delay} (emulated)"
+        return f"emulated {source.delay}"
     return _DRAM_NAME if source.tier is Tier.DRAM else _DISK_NAME
 
 
@@ -114,45 +116,46 @@ def _sources(figures: Sequence[ArmFigures]) -> list[LayerSource]:
 
 
 def _device(source: LayerSource, figures: Sequence[ArmFigures], ranks: int) -> Device:
-    samples = [
-        sample for figure in figures for block in figure.blocks for sample in _samples(figure.arm, block, source)
-    ]
     return Device(
         device_name(source),
         source.tier,
-        _read_model(samples),
+        _read_model(source, [sample for figure in figures for sample in _samples(figure, source)]),
         units=ranks,
         cost_per_gib=COST_PER_GIB.get(source.tier, _cost_emulated(source)),
     )
 
 
-def _read_model(samples: Sequence[ReadSample]) -> ReadModel:
-    """Fitted to the samples, or their mean as a fixed time where their pages are too alike to tell terms apart."""
+def _read_model(source: LayerSource, samples: Sequence[ReadSample]) -> ReadModel:
+    """An emulated device's own delay model; for a real one what the samples can tell.
+
+    Pages too alike to tell terms apart give a fixed time. Two samples give a fixed time and one per page: with a third
+    term they would be met exactly, by numbers that mean nothing at other page counts.
+    """
+    if source.tier is Tier.EMULATED:
+        return ReadModel.from_delay(SHIPPED[source.delay])
     if not samples:
         return ReadModel(0.0)
     pages = [sample.pages_own for sample in samples]
     if max(pages) - min(pages) < _SPREAD_LEAST * max(pages):
         return ReadModel(fmean(sample.read_us for sample in samples), pages_min=min(pages), pages_max=max(pages))
-    # A fit wants three samples and one block gives two, one per layer; given twice they weigh the same.
-    return fit_read_model([*samples, *samples]).model
+    if len(samples) < _SAMPLES_LEAST:
+        alone = [ReadSample(sample.pages_own, 0.0, sample.read_us) for sample in samples]
+        return fit_read_model([*alone, *alone]).model  # twice, to be enough samples; they weigh the same
+    return fit_read_model(samples).model
 
 
 def _cost_emulated(source: LayerSource) -> float:
     return COST_PER_GIB[Tier.NVME] if "nvme" in source.delay else _COST_REMOTE
 
 
-def _samples(arm: Arm, block: BlockResult, source: LayerSource) -> list[ReadSample]:
-    """The block's layers that this place served; only their pages queue with each other."""
-    layers = [
-        (layer.read_ms.p50, layer.pages_per_step or 0.0)
-        for index, layer in enumerate(block.server.layers)
-        if arm.source(index) == source
-    ]
-    total, queued, samples = sum(pages for _, pages in layers), 0.0, []
-    for read_ms, pages in layers:
-        queued += pages
-        if read_ms is not None:
-            samples.append(ReadSample(queued, max(0.0, total - queued), 1000 * read_ms))
+def _samples(figure: ArmFigures, source: LayerSource) -> list[ReadSample]:
+    """The arm's layers that this place served; only their pages queue with each other."""
+    layers = [layer for index, layer in enumerate(figure.layers) if figure.arm.source(index) == source]
+    total, queued, samples = sum(layer.pages_per_step or 0.0 for layer in layers), 0.0, []
+    for layer in layers:
+        queued += layer.pages_per_step or 0.0
+        if layer.read_p50_ms is not None:
+            samples.append(ReadSample(queued, max(0.0, total - queued), 1000 * layer.read_p50_ms))
     return samples
 
 

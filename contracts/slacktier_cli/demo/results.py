@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks -> figures per arm and layer. Pure arithmetic; the report's JSON is made of these.
 
-A figure of an arm's requests (TPOT, TTFT) is over all its measured requests. A server-side figure is the mean over the
-arm's blocks of that block's figure, since percentiles of different blocks cannot be merged; each block's own figures
-are in the report too.
+A figure of an arm's requests (TPOT, TTFT) is over all its measured requests. A server-side figure is the median over
+the arm's blocks of that block's figure: percentiles of different blocks cannot be merged, and one block that something
+else on the machine disturbed must not decide. Each block's own figures are in the report too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from slacktier_cli.demo.arms import BASELINE, Arm
 from slacktier_cli.demo.server_report import LayerReport, ServerReport
@@ -35,7 +36,7 @@ class BlockResult:
 
 @dataclass(frozen=True, slots=True)
 class LayerFigures:
-    """One layer in one arm, decode steps; times in ms, means over blocks; None where nothing was measured."""
+    """One layer in one arm, decode steps; times in ms, medians over blocks; None where nothing was measured."""
 
     layer_id: int
     tier: str
@@ -97,8 +98,8 @@ def _figures(
         tpot=summarize(served.record.tpot_ms for served in measured),
         ttft=summarize(served.record.ttft_ms for served in completed),
         gaps=summarize(gap for served in completed for gap in served.record.gaps_ms()),
-        step_ms=mean(block.server.step_ms.mean for block in blocks),
-        step_p50_ms=mean(block.server.step_ms.p50 for block in blocks),
+        step_ms=middle(block.server.step_ms.mean for block in blocks),
+        step_p50_ms=middle(block.server.step_ms.p50 for block in blocks),
         layers=_layers(arm, blocks, cache_rows),
         completed=len(completed),
         unmeasured=len(completed) - len(measured),
@@ -142,7 +143,7 @@ def _layers(arm: Arm, blocks: Sequence[BlockResult], cache_rows: int) -> tuple[L
 
 def _layer(reports: Sequence[LayerReport], cache_rows: int) -> LayerFigures:
     def over_blocks(figure: Callable[[LayerReport], float | None]) -> float | None:
-        return mean(figure(report) for report in reports)
+        return middle(figure(report) for report in reports)
 
     lookups = sum(report.lookups for report in reports)
     hits = sum(report.hits + report.repeats for report in reports)
@@ -162,7 +163,7 @@ def _layer(reports: Sequence[LayerReport], cache_rows: int) -> LayerFigures:
     )
 
 
-def mean(values: Iterable[float | None]) -> float | None:
-    """Mean of the values that are there, or None."""
+def middle(values: Iterable[float | None]) -> float | None:
+    """Median of the values that are there, or None."""
     there = [value for value in values if value is not None]
-    return math.fsum(there) / len(there) if there else None
+    return median(there) if there else None

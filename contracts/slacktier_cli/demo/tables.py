@@ -8,6 +8,7 @@ since each row is a function of its id. A run that was killed goes on where it s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -114,6 +115,8 @@ class TableStore:
         self.config_path.unlink(missing_ok=True)
         if (self.directory / _CHECKPOINT).exists():
             shutil.rmtree(self.directory / _CHECKPOINT)
+        with contextlib.suppress(OSError):  # there are other things in it, or it is not there
+            self.directory.rmdir()
 
     def prepare(self, progress: Progress) -> tuple[StagedTable, ...]:
         """Both layers' regions; makes what is missing.
