@@ -19,7 +19,7 @@ from slacktier_rowids.tokenmap import build_token_map
 
 RELEASES = Path(__file__).with_name("sglang.txt").read_text(encoding="utf-8").split()
 TEXTS = ("typing.py", "turtle.py", "inspect.py")
-TEXT_TOKENS = 2000
+TEXT_TOKENS = 1000
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,13 @@ if [[ ! -e $target/complete ]]; then
     rm -rf "$cache"/oracle-*/
     "${PYTHON:-python3}" -m venv "$target/venv"
     pip=("$target/venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check)
-    "${pip[@]}" -r "$here/requirements.txt" >&2
+    # The releases go to folders of their own, so they install while torch is unpacked.
     while read -r pin; do
-        "${pip[@]}" --no-deps --target "$target/${pin/==/-}" "$pin" >&2
-    done <"$here/sglang.txt"
+        "${pip[@]}" --no-deps --target "$target/${pin/==/-}" "$pin"
+    done <"$here/sglang.txt" >&2 &
+    releases=$!
+    "${pip[@]}" -r "$here/requirements.txt" >&2
+    wait "$releases"
     touch "$target/complete"
 fi
 echo "$target"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,15 @@ from transformers import PreTrainedTokenizerFast
 
 DRAFT_TOKENS = 4
 
+# The same functions, each asked once per tokenizer: building a map takes seconds.
+load_tokenizer = cache(lambda path: PreTrainedTokenizerFast(tokenizer_file=path))
+stock.build_compressed_token_map = cache(stock.build_compressed_token_map)
+
 
 def answers(case: dict[str, Any], tokens: torch.Tensor, offsets: list[int]) -> dict[str, torch.Tensor]:
     config = SimpleNamespace(**case["config"])
     layout = stock.EngramLayout.from_config(config)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=case["tokenizer"])
+    tokenizer = load_tokenizer(case["tokenizer"])
     # The constructor builds the token map and asserts that it has the config's number of codes.
     compressed = config.engram_compressed_vocab_size
     hasher = stock.EngramHasher(layout, tokenizer, config.engram_pad_token_id, compressed)
