@@ -117,12 +117,13 @@ class RowIndex:
 
 @dataclass(frozen=True)
 class Handoff:
-    """Decode lookups by class [CLASSES], and how many name a row that the session used before."""
+    """Decode lookups by class [CLASSES], and how many name a row that the session used before (st_handoff)."""
 
     lookups: U64
-    first_prompt: U64
     prompt: U64
     session: U64
+    first_lookups: U64
+    first_prompt: U64
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ class Stream:
         if len(turn_start) != positions or int(offsets[-1]) > positions or (np.diff(session_offsets) < 0).any():
             raise ConfigError(f"sessions: expected rising offsets and turn starts for {positions} positions")
         starts = np.ascontiguousarray(turn_start, np.uint32)
-        out = np.zeros((CLASSES, 4), np.uint64)
+        out = np.zeros((CLASSES, 5), np.uint64)
         rc = _simulators().st_sim_handoff(
             self._c(), offsets.ctypes.data, len(offsets) - 1, starts.ctypes.data, out.ctypes.data
         )

@@ -196,21 +196,16 @@ def test_counts_by_row(case: Case, phase: Phase) -> None:
     assert case.stream.counts(phase).tolist() == expected
 
 
-def naive_handoff(
-    case: Case, sessions: list[int], turn_start: list[int]
-) -> Iterator[tuple[int, int, bool, bool, bool]]:
-    """(key, session, in first prompt, in prompt, in session) of each decode lookup."""
+def naive_handoff(case: Case, sessions: list[int], turn_start: list[int]) -> Iterator[tuple[int, list[bool]]]:
+    """(key, [any, in prompt, in session, first turn, first turn and in prompt]) of each decode lookup."""
     for start, end in itertools.pairwise(sessions):
         decoded = [p for p in range(start, end) if case.decode[p]]
         for position in decoded:
-
-            def used(until: int, start: int = start) -> set[int]:
-                return {k for p in range(start, until) for k in case.tokens[p]}
-
+            prompt = {k for p in range(start, turn_start[position]) for k in case.tokens[p]}
+            before = {k for p in range(start, position) for k in case.tokens[p]}
+            first = turn_start[position] == turn_start[decoded[0]]
             for key in case.tokens[position]:
-                yield (
-                    key, start, key in used(decoded[0]), key in used(turn_start[position]), key in used(position),
-                )  # fmt: skip
+                yield key, [True, key in prompt, key in before, first, first and key in prompt]
 
 
 @settings(max_examples=40)
@@ -224,11 +219,11 @@ def test_reuse_within_sessions(case: Case, data: st.DataObject) -> None:
         for at in range(count)
     ]
     found = stream.handoff(np.array(sessions, np.int64), np.array(turn_start, np.uint32))
-    expected = np.zeros((4, CLASSES), int)
-    for key, _, *seen in naive_handoff(case, sessions, turn_start):
-        expected[:, key % 3] += [1, *seen]
-    got = [found.lookups.tolist(), found.first_prompt.tolist(), found.prompt.tolist(), found.session.tolist()]
-    assert got == expected.tolist()
+    expected = np.zeros((5, CLASSES), int)
+    for key, seen in naive_handoff(case, sessions, turn_start):
+        expected[:, key % 3] += seen
+    got = (found.lookups, found.prompt, found.session, found.first_lookups, found.first_prompt)
+    assert [counts.tolist() for counts in got] == expected.tolist()
 
 
 def test_row_index_numbers_rows_as_they_come_and_survives_growth() -> None:

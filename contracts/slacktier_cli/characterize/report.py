@@ -174,9 +174,9 @@ _REUSE: Final[dict[str, Callable[[LayerStudy], float]]] = {
     "distinct rows, 256 decode tokens drawn at random": lambda study: study.random_batches.share,
     "distinct rows, 8K tokens in sequence": lambda study: study.windows.share,
     "distinct rows, 8K tokens of interleaved prefill": lambda study: study.prefill_windows.share,
-    "decode, row used in the session's first prompt": lambda study: study.coverage.first_prompt,
     "decode, row used in the turn's prompt": lambda study: study.coverage.prompt,
     "decode, row used in the prompt or the answer so far": lambda study: study.coverage.prompt_and_answer,
+    "decode of first turns, row used in the prompt": lambda study: study.coverage.first_turn,
     "decode, row outside the seen-set": lambda study: study.unseen.decode,
     "all lookups, row outside the seen-set": lambda study: study.unseen.all,
 }

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from slacktier_cli.characterize.lookups import Lookups
 from slacktier_cli.characterize.schedule import Schedule, one_by_one
-from slacktier_cli.traces import Trace
+from slacktier_cli.traces import Role, Trace
 from slacktier_native.cache_sim import Phase, Stream
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 WINDOW_TOKENS: Final = 8192
@@ -75,12 +76,16 @@ def windows(lookups: Lookups, order: U32) -> Distinct:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Share of decode lookups whose row the same session used before: in its first prompt, in this turn's prompt
-    (the whole history is), or anywhere before this token, its own answer included."""
+    """Share of decode lookups whose row the same session used before.
 
-    first_prompt: float
+    prompt             in this turn's prompt, which is the whole history
+    prompt_and_answer  anywhere before this token, so in its own answer too
+    first_turn         lookups of the session's first answer only: in its prompt
+    """
+
     prompt: float
     prompt_and_answer: float
+    first_turn: float
 
 
 def coverage(lookups: Lookups, trace: Trace, session_count: int) -> Coverage:
@@ -88,15 +93,25 @@ def coverage(lookups: Lookups, trace: Trace, session_count: int) -> Coverage:
     offsets = trace.session_offsets[: session_count + 1]
     turn_start = np.repeat(trace.turn_start, trace.turn_len).astype(np.uint32)
     found = lookups.stream(np.empty(0, np.uint32)).handoff(offsets, turn_start)
-    looked_at = int(found.lookups.sum())
-    all_lookups = int(lookups.decode[: offsets[-1]].sum()) * lookups.columns * lookups.rate
-    # What is not covered is counted, of all lookups: see sampling.
+    unit = lookups.columns * lookups.rate
+
+    def share(covered: U64, looked_at: U64, tokens: int) -> float:
+        # What is not covered is counted, of all lookups: see sampling.
+        return 1 - (int(looked_at.sum()) - int(covered.sum())) / max(tokens * unit, 1)
+
+    tokens = int(lookups.decode[: offsets[-1]].sum())
+    first = _first_answer_tokens(trace, session_count)
     return Coverage(
-        *(
-            1 - (looked_at - int(hits.sum())) / max(all_lookups, 1)
-            for hits in (found.first_prompt, found.prompt, found.session)
-        )
+        prompt=share(found.prompt, found.lookups, tokens),
+        prompt_and_answer=share(found.session, found.lookups, tokens),
+        first_turn=share(found.first_prompt, found.first_lookups, first),
     )
+
+
+def _first_answer_tokens(trace: Trace, session_count: int) -> int:
+    answers = (trace.turn_role == Role.ASSISTANT) & (trace.turn_session < session_count) & (trace.turn_len > 0)
+    _, first = np.unique(trace.turn_session[answers], return_index=True)
+    return int(trace.turn_len[answers][first].sum())
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,11 @@ int st_sim_distinct(const st_sim_stream *stream, const uint64_t *bounds, uint64_
 void st_sim_count(const st_sim_stream *stream, st_sim_phase phase, uint32_t *counts);
 
 typedef struct st_handoff {
-    uint64_t lookups;      /* decode lookups */
-    uint64_t first_prompt; /* the row was used in the session's first prompt */
-    uint64_t prompt;       /* used before this turn's first decoded token */
-    uint64_t session;      /* used before this token */
+    uint64_t lookups;       /* decode lookups */
+    uint64_t prompt;        /* of them, the row was used before this turn's first decoded token */
+    uint64_t session;       /* used before this token */
+    uint64_t first_lookups; /* decode lookups of the session's first decoded turn */
+    uint64_t first_prompt;  /* of them, the row was used before that turn */
 } st_handoff;
 
 /* How many decode lookups name a row that the same session used before; the order is the trace's own here,

@@ -51,11 +51,12 @@ int st_sim_handoff(const st_sim_stream *stream, const uint64_t *session_offsets,
         return -ENOMEM;
     memset(out, 0, sizeof *out * ST_SIM_CLASSES);
     for (uint64_t session = 0; session < session_count; session++) {
-        uint64_t start = session_offsets[session], end = session_offsets[session + 1], first_prompt_end = end;
+        uint64_t start = session_offsets[session], end = session_offsets[session + 1], first_turn = end;
         for (uint64_t position = start; position < end; position++) {
             int is_decode = stream->decode[position];
-            if (is_decode && first_prompt_end == end)
-                first_prompt_end = position;
+            if (is_decode && first_turn == end)
+                first_turn = turn_start[position];
+            int in_first = is_decode && turn_start[position] == first_turn;
             for (uint64_t i = stream->first[position]; i < stream->first[position + 1]; i++) {
                 uint32_t key = stream->keys[i];
                 int seen = first_use[key] > start;
@@ -64,11 +65,13 @@ int st_sim_handoff(const st_sim_stream *stream, const uint64_t *session_offsets,
                 if (!is_decode)
                     continue;
                 uint64_t used_at = first_use[key] - 1;
+                int in_prompt = seen && used_at < turn_start[position];
                 st_handoff *reuse = &out[stream->class_of[key]];
                 reuse->lookups++;
+                reuse->prompt += in_prompt;
                 reuse->session += seen && used_at < position;
-                reuse->prompt += seen && used_at < turn_start[position];
-                reuse->first_prompt += seen && used_at < first_prompt_end;
+                reuse->first_lookups += in_first;
+                reuse->first_prompt += in_first && in_prompt;
             }
         }
     }
