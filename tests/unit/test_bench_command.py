@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from slacktier.errors import ConfigError
 from slacktier_cli.commands.bench import app
 from slacktier_cli.results import figure
 from slacktier_native import bench_reads
+from slacktier_tierd import bench as bench_stage
 
 ARM = {"iops": 90123.4, "burst_ms_p50": 2.125, "burst_ms_p99": 3.5, "cpu_us_per_page": 1.25}
 
@@ -59,6 +61,29 @@ def test_reads_table_has_a_line_per_arm_and_size(monkeypatch: pytest.MonkeyPatch
         ["uring", "50", "90,123", "2.12", "3.5", "1.25"],
         ["uring", "750", "90,123", "2.12", "3.5", "1.25"],
     ]
+
+
+def test_stage_table_has_a_line_per_arm_with_its_spread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    def run(directory: Path, **options: Any) -> dict[str, Any]:
+        asked.update(options, directory=directory)
+        measured = {f"{arm}_gib_s": [0.5, 1.0, 0.75] for arm in ("stage", "fio", "verify")}
+        medians = dict.fromkeys(measured, 0.75)
+        return {**medians, "ratio_to_fio": 0.9, "blocks": measured}
+
+    monkeypatch.setattr(bench_stage, "run", run)
+    out = invoke("stage", "--dir", str(tmp_path), "--size", "64M", "--blocks", "3")
+    assert (asked["directory"], asked["size_bytes"], asked["blocks"]) == (tmp_path, 64 << 20, 3)
+    assert [line.split() for line in out.splitlines()[2:5]] == [
+        [f"{arm},", "GiB/s", "0.75", "0.5", "1"] for arm in ("stage", "fio", "verify")
+    ]
+    assert "staging at 90% of fio" in out
+
+
+def test_stage_of_a_directory_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such directory"):
+        invoke("stage", "--dir", str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from slacktier.errors import ConfigError
+from slacktier_cli.progress import byte_progress
 from slacktier_cli.results import print_results, working
+from slacktier_cli.sizes import parse_size
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure parts of SlackTier.")
 
@@ -41,6 +44,40 @@ def hash_rows(
             (f"prefill, {tokens:,} tokens: tokens/s per core (best)", rate["median"], rate["best"]),
             (f"decode step, {sequences} sequences: us (p99)", step["p50"], step["p99"]),
         ],
+    )  # fmt: skip
+
+
+@app.command("stage")
+def stage_throughput(
+    directory: Annotated[Path, typer.Option("--dir", help="Where to measure; left as it was.")] = Path(),
+    size: Annotated[str, typer.Option(help="Bytes of the table; the disk needs about twice as much.")] = "1G",
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of each arm, alternating.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Chunks of 4 MiB in work at once, fio's too.")] = 12,
+    as_json: Json = False,
+) -> None:
+    """Staging against fio, which reads and writes as much on the same disk but hashes and encodes nothing.
+
+    Verification, which staging always does before it marks a table complete, is timed on its own.
+
+    Examples:
+      slacktier bench stage
+      slacktier bench stage --dir /mnt/nvme0 --size 4G --blocks 3
+      slacktier bench stage --json | jq .ratio_to_fio
+    """
+    from slacktier_tierd import bench
+
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory", hint="name one on the disk to measure: --dir DIR")
+    with byte_progress() as progress:
+        result = bench.run(directory, size_bytes=parse_size(size), blocks=blocks, threads=threads, progress=progress)
+    rows = [
+        (f"{arm}, GiB/s", result[f"{arm}_gib_s"], min(measured), max(measured))
+        for arm in ("stage", "fio", "verify")
+        for measured in [result["blocks"][f"{arm}_gib_s"]]
+    ]
+    print_results(
+        "stage", result, directory=directory, as_json=as_json, rows=rows, columns=("what", "median", "min", "max"),
+        notes=[f"{blocks} blocks; staging at {result['ratio_to_fio']:.0%} of fio, median over pairs of blocks"],
     )  # fmt: skip
 
 
