@@ -115,7 +115,9 @@ def staging(
     directory: Annotated[Path, typer.Argument(help="A directory on the disk to measure.")] = Path(),
     size: Annotated[str, typer.Option(help="Table to stage; about twice as much is needed on the disk.")] = "1G",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of each arm, interleaved.")] = 5,
-    threads: Annotated[int, typer.Option(min=1, max=32, help="Chunks in work at once, and fio's queue depth.")] = 12,
+    threads: Annotated[
+        int, typer.Option(min=2, max=20, help="Chunks in work at once, and fio's requests in flight.")
+    ] = 16,
     as_json: Json = False,
 ) -> None:
     """Staging against fio, which reads and writes as many bytes at once on the same disk.
@@ -150,7 +152,7 @@ def predict(
     warm_seconds: Annotated[float, typer.Option(min=0.5, help="Seconds before that, not counted.")] = 4.0,
     size: Annotated[str, typer.Option(help="Rows of both tables together, in bytes.")] = "512M",
     trace: Annotated[Path | None, typer.Option(help="Sessions to replay, as `slacktier demo` takes them.")] = None,
-    tp: Annotated[int, typer.Option(min=1, max=24, help="Ranks that rows are striped over; one runs here.")] = 4,
+    tp: Annotated[int, typer.Option(min=1, max=20, help="Ranks that rows are striped over; one runs here.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the tables and the workload.")] = 1,
     as_json: Json = False,
 ) -> None:
