@@ -5,19 +5,28 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from slacktier.page import PAGE_BYTES
 
+_HUGE_PAGE_BYTES: Final = 2 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
 def aligned_buffer(byte_count: int) -> Bytes:
     """A zeroed, page-aligned uint8 array of at least byte_count bytes; its pages are committed on first use."""
     rounded = max(PAGE_BYTES, -(-byte_count // PAGE_BYTES) * PAGE_BYTES)
-    return np.frombuffer(mmap.mmap(-1, rounded), dtype=np.uint8)
+    if rounded < _HUGE_PAGE_BYTES:
+        return np.frombuffer(mmap.mmap(-1, rounded), dtype=np.uint8)
+    # A device takes so many pieces of memory per request; in huge pages 4 MiB are a few pieces, not a thousand.
+    space = mmap.mmap(-1, rounded + _HUGE_PAGE_BYTES)
+    space.madvise(mmap.MADV_HUGEPAGE)
+    found = np.frombuffer(space, dtype=np.uint8)
+    skipped = -found.ctypes.data % _HUGE_PAGE_BYTES
+    return found[skipped : skipped + rounded]
 
 
 def read_at(fd: int, out: Bytes, offset: int) -> int:

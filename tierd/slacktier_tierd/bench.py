@@ -3,7 +3,7 @@
 
 A block of ours is the `stage` phase of a staging: read, hash, encode, write, and the syncs before each watermark. A
 block of fio's reads the same file and writes as many bytes as the region has, both with O_DIRECT, 4 MiB blocks and as
-many in flight as we have threads, synced at its end; it hashes and encodes nothing. Blocks alternate, and so does
+many of them in flight, synced at its end; it hashes and encodes nothing. Blocks alternate, and so does
 which arm goes first. Both write to a new file whose blocks were allocated before. Verification is timed on its own.
 """
 
@@ -31,7 +31,7 @@ _BLOCK_BYTES: Final = 4 << 20
 
 
 def run(
-    directory: Path, *, size_bytes: int = GIB, blocks: int = 5, threads: int = 12, progress: Progress = no_progress
+    directory: Path, *, size_bytes: int = GIB, blocks: int = 5, threads: int = 16, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Measure on the disk of `directory`, which needs about 2.1 * size_bytes free; nothing is left there.
 
@@ -59,8 +59,8 @@ def _pair(
     """(our report, fio's seconds), measured one after the other."""
     if ours_first:
         report = _our_block(source, target, options)
-        return report, _fio_block(source, target, options.threads)
-    seconds = _fio_block(source, target, options.threads)
+        return report, _fio_block(source, target, options.threads // 2)
+    seconds = _fio_block(source, target, options.threads // 2)
     return _our_block(source, target, options), seconds
 
 
@@ -71,7 +71,7 @@ def _our_block(source: SafetensorsSource, target: Path, options: StageOptions) -
 
 
 def _fio_block(source: SafetensorsSource, target: Path, depth: int) -> float:
-    """Seconds until both the read and the write of the same bytes are done."""
+    """Seconds until both the read and the write of the same bytes are done; depth is each one's."""
     region_bytes = source.table.superblock().page_count * PAGE_BYTES
     command = [
         "fio", "--output-format=json", "--direct=1", "--ioengine=libaio", f"--bs={_BLOCK_BYTES}", f"--iodepth={depth}",

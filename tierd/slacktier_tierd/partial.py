@@ -30,7 +30,7 @@ RowIds = npt.NDArray[np.int64]
 
 
 def stage_partial(
-    source: RowSource, path: Path, row_ids: RowIds, *, threads: int = 12, progress: Progress = no_progress
+    source: RowSource, path: Path, row_ids: RowIds, *, threads: int = 16, progress: Progress = no_progress
 ) -> StageReport:
     """A new sparse file at path in which the pages of row_ids (any order, repeats allowed) are staged.
 

@@ -36,13 +36,13 @@ class StageOptions:
 
     may_format       write over targets that carry no superblock of ours
     restage          write all pages anew with the next epoch, whatever region of ours is there
-    threads          chunks in work at once; each holds about 13 MiB
+    threads          chunks in work at once; each holds about 15 MiB
     watermark_bytes  region bytes between two durable watermarks: what a kill may cost
     """
 
     may_format: bool = False
     restage: bool = False
-    threads: int = 12
+    threads: int = 16
     watermark_bytes: int = 1 << 30
 
 

@@ -53,7 +53,7 @@ class VerifyReport:
 
 def verify_region(
     paths: Sequence[Path], *, allow_partial: bool = False, check_pattern: bool = False, seed: int | None = None,
-    threads: int = 12, progress: Progress = no_progress,
+    threads: int = 16, progress: Progress = no_progress,
 ) -> VerifyReport:  # fmt: skip
     """Check every bit of the region at these paths (its stripes, in any order).
 

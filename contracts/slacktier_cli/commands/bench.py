@@ -146,6 +146,40 @@ def directory(
     )  # fmt: skip
 
 
+@app.command("staging")
+def staging(
+    directory: Annotated[Path, typer.Argument(help="A directory on the disk to measure.")] = Path(),
+    size: Annotated[str, typer.Option(help="Table to stage; about twice as much is needed on the disk.")] = "1G",
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of each arm, interleaved.")] = 5,
+    threads: Annotated[
+        int, typer.Option(min=2, max=20, help="Chunks in work at once, and fio's requests in flight.")
+    ] = 16,
+    as_json: Json = False,
+) -> None:
+    """Staging against fio, which reads and writes as many bytes at once on the same disk.
+
+    Ours hashes and encodes every row and syncs before each watermark; fio does neither. Verification is timed apart.
+
+    Examples:
+      slacktier bench staging /mnt/nvme0
+      slacktier bench staging --size 4G --blocks 3
+      slacktier bench staging --json | jq '.ratio_to_fio'
+    """
+    from slacktier_tierd import bench as bench_staging
+
+    with working("staging: blocks of ours and fio's"):
+        result = bench_staging.run(directory, size_bytes=parse_size(size), blocks=blocks, threads=threads)
+    rows = [
+        (arm, result[f"{arm}_gib_s"], min(figures), max(figures))
+        for arm, figures in ((name.removesuffix("_gib_s"), found) for name, found in result["blocks"].items())
+    ]
+    print_results(
+        "staging", result, directory=directory, as_json=as_json, rows=rows,
+        columns=("arm", "GiB/s of rows, median", "least", "most"),
+        notes=[f"staging is at {result['ratio_to_fio']:.0%} of fio, the median over {blocks} pairs of blocks"],
+    )  # fmt: skip
+
+
 @app.command("predict")
 def predict(
     out: Annotated[Path, typer.Option(help="Directory of the tables and the server's log.")] = Path("build/predict"),
@@ -154,7 +188,7 @@ def predict(
     warm_seconds: Annotated[float, typer.Option(min=0.5, help="Seconds before that, not counted.")] = 4.0,
     size: Annotated[str, typer.Option(help="Rows of both tables together, in bytes.")] = "512M",
     trace: Annotated[Path | None, typer.Option(help="Sessions to replay, as `slacktier demo` takes them.")] = None,
-    tp: Annotated[int, typer.Option(min=1, max=24, help="Ranks that rows are striped over; one runs here.")] = 4,
+    tp: Annotated[int, typer.Option(min=1, max=20, help="Ranks that rows are striped over; one runs here.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the tables and the workload.")] = 1,
     as_json: Json = False,
 ) -> None:

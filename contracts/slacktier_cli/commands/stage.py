@@ -84,7 +84,7 @@ def command(
     partial_rows: Annotated[
         Path | None, typer.Option(help="For tests: only the pages of these row ids (.npy), sparse.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, max=32, help="Chunks of 4 MiB in work at once.")] = 12,
+    threads: Annotated[int, typer.Option(min=1, max=20, help="Chunks of 4 MiB in work at once.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Stage one table, verify it, and only then mark it complete.

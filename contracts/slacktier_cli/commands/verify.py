@@ -43,7 +43,7 @@ def command(
     seed: Annotated[
         int | None, typer.Option(min=0, help="The pattern's seed; default: the one the region names.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, max=32, help="Chunks of 4 MiB in work at once.")] = 12,
+    threads: Annotated[int, typer.Option(min=1, max=20, help="Chunks of 4 MiB in work at once.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check every bit of a region: both superblock copies, sizes, page headers, records, padding, digest.
