@@ -89,14 +89,13 @@ class Server:
 
     async def _encode(self, generation: Generation) -> list[int]:
         prompt = generation.prompt
-        if generation.is_chat:
-            turns = [turn for turn in prompt if not isinstance(turn, str | int)]
-            size = sum(len(turn.text) for turn in turns)
-            return await _maybe_in_thread(size, lambda: self.codec.encode_chat(turns))
+        if isinstance(prompt, tuple):
+            size = sum(len(turn.text) for turn in prompt)
+            return await _maybe_in_thread(size, lambda: self.codec.encode_chat(prompt))
         if isinstance(prompt, str):
             ids = await _maybe_in_thread(len(prompt), lambda: self.codec.encode(prompt))
             return ids or [self.codec.bos_id]
-        return [token for token in prompt if isinstance(token, int)]
+        return prompt
 
     def _check_tokens(self, tokens: list[int], param: str) -> None:
         if tokens and max(tokens) >= self.codec.vocab_size:

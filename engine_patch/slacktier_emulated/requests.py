@@ -74,13 +74,12 @@ class Options(BaseModel):
 class Generation:
     """A request that passed all checks which need neither tokenizer nor engine.
 
-    prompt      text, token ids, or the turns of a conversation
+    prompt      text or token ids; of a chat, the turns
     answer      token ids to replay; empty: made up
     max_tokens  None: until the answer ends or the context is full
     """
 
-    prompt: str | list[int] | list[Turn]
-    is_chat: bool
+    prompt: str | list[int] | tuple[Turn, ...]
     model: str | None
     answer: list[int]
     max_tokens: int | None
@@ -89,6 +88,10 @@ class Generation:
     seed: int
     stream: bool
     include_usage: bool
+
+    @property
+    def is_chat(self) -> bool:
+        return isinstance(self.prompt, tuple)
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:
@@ -103,25 +106,23 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 
 def parse_completion(content: dict[str, Any]) -> Generation:
-    prompt = _prompt(content.get("prompt"))
-    return _generation(content, prompt, is_chat=False)
+    return _generation(content, _prompt(content.get("prompt")))
 
 
 def parse_chat(content: dict[str, Any]) -> Generation:
     messages = content.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages: expected a list of at least one message", param="messages")
-    turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    return _generation(content, turns, is_chat=True)
+    return _generation(content, tuple(_turn(message, f"messages[{at}]") for at, message in enumerate(messages)))
 
 
-def _generation(content: dict[str, Any], prompt: str | list[int] | list[Turn], *, is_chat: bool) -> Generation:
+def _generation(content: dict[str, Any], prompt: str | list[int] | tuple[Turn, ...]) -> Generation:
     options = _options(content)
     stream = bool(options.stream)
     if options.stream_options is not None and not stream:
         raise RequestError("stream_options: only allowed when stream is true", param="stream_options")
     max_tokens = options.max_tokens
-    if is_chat:
+    if isinstance(prompt, tuple):
         max_tokens = options.max_completion_tokens or max_tokens
     elif max_tokens is None:
         max_tokens = _COMPLETION_TOKENS_DEFAULT
@@ -129,7 +130,7 @@ def _generation(content: dict[str, Any], prompt: str | list[int] | list[Turn], *
     if len(stops) > STOPS_MAX:
         raise RequestError(f"stop: {len(stops)} strings, expected at most {STOPS_MAX}", param="stop")
     return Generation(
-        prompt=prompt, is_chat=is_chat, model=options.model, answer=_recorded_answer(content), max_tokens=max_tokens,
+        prompt=prompt, model=options.model, answer=_recorded_answer(content), max_tokens=max_tokens,
         ignore_eos=options.ignore_eos, stops=tuple(stop for stop in stops if stop),
         seed=(options.seed or 0) & (1 << 64) - 1, stream=stream,
         include_usage=options.stream_options is not None and options.stream_options.include_usage,

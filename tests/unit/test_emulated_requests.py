@@ -48,9 +48,9 @@ def test_chat_takes_the_roles_and_contents_that_openai_takes() -> None:
         ],
         "max_completion_tokens": 9, "max_tokens": 5,
     })  # fmt: skip
-    assert found.prompt == [
+    assert found.prompt == (
         Turn("system", "be brief"), Turn("user", "ab"), Turn("assistant", "ls({})"), Turn("tool", "out"),
-    ]  # fmt: skip
+    )  # fmt: skip
     assert found.max_tokens == 9
 
 

@@ -113,7 +113,8 @@ def test_ready_line_then_an_answer_then_a_clean_end_on_sigterm(start: Callable[.
     running = start("--record-lookups", str(tmp_path / "lookups.npz"))
     assert running.ready["pid"] == running.process.pid
     assert (running.ready["engine"], running.ready["model"]) == ("emulated", "deepseek-v4.1-flash-emulated")
-    assert httpx.get(f"{running.url}/readyz").status_code == 200
+    ready = httpx.get(f"{running.url}/readyz")
+    assert (ready.status_code, ready.headers["x-slacktier-engine"]) == (200, "emulated")
     lines = running.stream(lambda: running.process.send_signal(signal.SIGTERM), tokens=10)
     assert (len(lines), lines[-1]) == (11, "data: [DONE]")
     assert running.end() == (0, "")
