@@ -65,7 +65,7 @@ def reads(
     """Fit T = a + b * own and earlier pages + c * later pages to reads of a region under load.
 
     Each step reads random pages as two layers would, one submitted behind the other, through the same code as serving.
-    TABLE is the table's uuid, which `slacktier verify` prints.
+    TABLE is the table's uuid, which `slacktier verify --json` prints.
     Ranks read at the same time from one disk; times are the slowest rank's. Other work on the device shows in the fit.
 
     Examples:
