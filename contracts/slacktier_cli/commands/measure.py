@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 R2_POOR = 0.9
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Measure what the window rule needs."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @app.callback()
