@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures how a place answers a step's reads under load: the samples that a read model is fitted to.
 
-Each step reads two groups of distinct random pages through the lookup core, the second submitted right behind the
-first, as a decode step does for two layers; with several ranks all of them read at the same moment. Nothing is cached,
-and every record is checked, so the times are those that serving would see.
+Each step reads two groups of distinct random pages, the second submitted right behind the first, as a decode step does
+for two layers; with several ranks all of them read at the same moment. Nothing is cached, and every record is checked,
+so the times are those that serving would see.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from slacktier.errors import ConfigError
 from slacktier.window_fit import ReadSample
-from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
+from slacktier_native.core import LayerSetup, LookupCore, RowIds
+from slacktier_native.rows import RowClient
+from slacktier_native.sources import SourceSpec
 
 PAGES: Final = (25, 100, 300, 700)
 STEPS_PER_VISIT: Final = 10
@@ -53,50 +55,95 @@ def _order(load: Load) -> tuple[int, int]:
     return load.first, load.behind
 
 
+class Reader(Protocol):
+    """One rank's way to read a step's pages: two groups, the second submitted behind the first."""
+
+    label: str
+    backend: str
+    page_count: int
+    rows_per_page: int
+
+    def read(self, first: RowIds, behind: RowIds) -> tuple[float, float]:
+        """Microseconds until each group's rows were there and checked; 0 for an empty group."""
+
+    def close(self) -> None: ...
+
+
+class CoreReader:
+    """Through the lookup core, as serving reads regions: the same table as two layers without a cache."""
+
+    def __init__(self, spec: SourceSpec, layer_id: int, *, pages_max: int, backend: str = "auto") -> None:
+        layers = [LayerSetup(layer_id, (spec,)), LayerSetup(layer_id, (spec,))]
+        self._core = LookupCore(layers, lookups_max=max(1024, pages_max), backend=backend)
+        self.label, self.backend = spec.label, self._core.backend
+        sb = self._core.superblock(0)
+        self.page_count, self.rows_per_page = sb.page_count, sb.rows_per_page
+
+    def read(self, first: RowIds, behind: RowIds) -> tuple[float, float]:
+        self._core.begin([first, behind])
+        results = self._core.wait(0), self._core.wait(1)
+        self._core.end()
+        return results[0].read_us, results[1].read_us
+
+    def close(self) -> None:
+        self._core.close()
+
+
+class RowsReader:
+    """From a row server over TCP, one connection; the second group is asked for when the first is there."""
+
+    def __init__(self, client: RowClient) -> None:
+        self._client = client
+        self.label, self.backend = f"tcp:{client.target}", "rows"
+        self.page_count, self.rows_per_page = client.superblock.page_count, client.superblock.rows_per_page
+
+    def read(self, first: RowIds, behind: RowIds) -> tuple[float, float]:
+        start = time.perf_counter_ns()
+        self._client.fetch(first.astype(np.uint32))
+        middle = time.perf_counter_ns()
+        if behind.size:
+            self._client.fetch(behind.astype(np.uint32))
+        return (middle - start) / 1e3, (time.perf_counter_ns() - start) / 1e3 if behind.size else 0.0
+
+    def close(self) -> None:
+        self._client.close()
+
+
 def measure(
-    spec: SourceSpec,
-    layer_id: int,
+    open_reader: Callable[[], Reader],
     *,
     pages: Sequence[int] = PAGES,
     ranks: int = 1,
     seconds: float = 20.0,
     seed: int = 1,
-    backend: str = "auto",
     told: Callable[[float], None] = lambda share: None,
-) -> tuple[list[ReadSample], str]:
-    """Samples (mean time per load and layer) and the core's back end in use.
+) -> tuple[list[ReadSample], Reader]:
+    """Samples (mean time per load and layer), and a closed reader that says what was read and how.
 
+    open_reader  makes one rank's reader
     pages    page counts of one rank, at least two different ones
-    ranks    readers at the same time, a thread and a core each; times are those of the slowest
+    ranks    readers at the same time, a thread each; times are those of the slowest
     told     called with the share of the time that has passed
     raises   ConfigError for loads that the table cannot serve; what reading raises
     """
     if len(set(pages)) < 2 or min(pages) < 1:
         raise ConfigError(f"page counts {', '.join(map(str, pages))}: expected at least two different ones above 0")
     with ExitStack() as stack:
-        cores = [stack.enter_context(_open(spec, layer_id, max(pages), backend)) for _ in range(ranks)]
-        loads = loads_of(pages)
-        page_count = cores[0].superblock(0).page_count
-        if (needed := max(load.first + load.behind for load in loads)) > page_count:
-            raise ConfigError(f"{spec.label}: {page_count} pages, expected at least {needed} for such a step")
-        times = _run(cores, loads, seconds, seed, told)
-        backend_used = cores[0].backend
-    return [sample for load in loads for sample in _samples(load, times[load])], backend_used
-
-
-def _open(spec: SourceSpec, layer_id: int, pages_max: int, backend: str) -> LookupCore:
-    """The same table as two layers: only which reads come first matters here."""
-    layers = [LayerSetup(layer_id, (spec,)), LayerSetup(layer_id, (spec,))]
-    return LookupCore(layers, lookups_max=max(1024, pages_max), backend=backend)
+        readers = [stack.enter_context(closing(open_reader())) for _ in range(ranks)]
+        loads, first = loads_of(pages), readers[0]
+        if (needed := max(load.first + load.behind for load in loads)) > first.page_count:
+            raise ConfigError(f"{first.label}: {first.page_count} pages, expected at least {needed} for such a step")
+        times = _run(readers, loads, seconds, seed, told)
+    return [sample for load in loads for sample in _samples(load, times[load])], first
 
 
 def _run(
-    cores: Sequence[LookupCore], loads: Sequence[Load], seconds: float, seed: int, told: Callable[[float], None]
+    ranks: Sequence[Reader], loads: Sequence[Load], seconds: float, seed: int, told: Callable[[float], None]
 ) -> dict[Load, _Times]:
     """Visit the loads in turn, shuffled, until the time is over; the first round only warms up."""
     rng = np.random.default_rng(seed)
     times = {load: _Times() for load in loads}
-    readers = _Readers(cores, seed)
+    readers = _Readers(ranks, seed)
     start = time.monotonic()
     try:
         warm = False
@@ -124,18 +171,16 @@ def _samples(load: Load, times: _Times) -> Iterator[ReadSample]:
 
 
 class _Readers:
-    """One thread per core beyond the caller's own; all start each step together."""
+    """One thread per rank beyond the caller's own; all start each step together."""
 
-    def __init__(self, cores: Sequence[LookupCore], seed: int) -> None:
-        self._cores = cores
-        self._page_count = cores[0].superblock(0).page_count
-        self._rows_per_page = cores[0].superblock(0).rows_per_page
-        self._rngs = [np.random.default_rng((seed, rank)) for rank in range(len(cores))]
-        self._barrier = threading.Barrier(len(cores))
+    def __init__(self, ranks: Sequence[Reader], seed: int) -> None:
+        self._ranks = ranks
+        self._rngs = [np.random.default_rng((seed, rank)) for rank in range(len(ranks))]
+        self._barrier = threading.Barrier(len(ranks))
         self._load = Load(0, 0)
-        self._results: list[tuple[float, float]] = [(0.0, 0.0)] * len(cores)
+        self._results: list[tuple[float, float]] = [(0.0, 0.0)] * len(ranks)
         self._fault: Exception | None = None
-        self._threads = [threading.Thread(target=self._follow, args=(i,)) for i in range(1, len(cores))]
+        self._threads = [threading.Thread(target=self._follow, args=(i,)) for i in range(1, len(ranks))]
         for thread in self._threads:
             thread.start()
 
@@ -163,15 +208,12 @@ class _Readers:
     def _step(self, rank: int) -> None:
         """One step of one rank: all meet, draw their pages, start reading together, and meet again at the end."""
         self._barrier.wait(_BARRIER_S)
-        core, load = self._cores[rank], self._load
-        page_ids = self._rngs[rank].choice(self._page_count, load.first + load.behind, replace=False)
-        rows = page_ids * self._rows_per_page
+        reader, load = self._ranks[rank], self._load
+        page_ids = self._rngs[rank].choice(reader.page_count, load.first + load.behind, replace=False)
+        rows = page_ids * reader.rows_per_page
         self._barrier.wait(_BARRIER_S)
         try:
-            core.begin([rows[: load.first], rows[load.first :]])
-            first, behind = core.wait(0), core.wait(1)
-            core.end()
-            self._results[rank] = (first.read_us, behind.read_us)
+            self._results[rank] = reader.read(rows[: load.first], rows[load.first :])
         except Exception as exc:  # raised again by the caller's thread
             self._fault = exc
         self._barrier.wait(_BARRIER_S)

@@ -4,6 +4,7 @@
 import json
 import sys
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from slacktier.tiers import Tier
 from slacktier.window_fit import fit_read_model
 from slacktier_cli.main import main
 from slacktier_cli.planning.load import load_read_model
-from slacktier_native.core import SourceSpec
-from slacktier_native.measure_reads import Load, loads_of, measure
+from slacktier_native.measure_reads import CoreReader, Load, loads_of, measure
 from slacktier_native.pages import PageCodec, pattern_fill
+from slacktier_native.rows import RowServer
+from slacktier_native.sources import SourceSpec
 
 ROWS = 15 * 400
 
@@ -41,6 +43,10 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def opener(spec: SourceSpec) -> Callable[[], CoreReader]:
+    return lambda: CoreReader(spec, 1, pages_max=1024)
+
+
 def test_loads_are_each_count_alone_doubled_and_before_the_most() -> None:
     assert loads_of((10, 40)) == [Load(10, 0), Load(10, 10), Load(10, 40), Load(40, 0), Load(40, 40)]
 
@@ -49,7 +55,8 @@ def test_fit_gives_back_the_delay_model_of_the_device(region: Path) -> None:
     # Slow on purpose: what this machine itself takes must be small beside it.
     slow = DelayModel("slow", 2_000.0, 40.0, 10.0)
     spec = SourceSpec(Tier.EMULATED, (region,), device="test-measure-slow", delay=slow)
-    samples, _ = measure(spec, 1, pages=(10, 100), seconds=0.2)
+    samples, reader = measure(opener(spec), pages=(10, 100), seconds=0.2)
+    assert reader.label.startswith("emulated:test-measure-slow:")
     model = fit_read_model(samples).model
     assert model.a_us == pytest.approx(2_000, abs=800)
     assert model.b_us == pytest.approx(40, rel=0.15)
@@ -59,8 +66,8 @@ def test_fit_gives_back_the_delay_model_of_the_device(region: Path) -> None:
 def test_ranks_read_at_the_same_time(region: Path) -> None:
     slow = DelayModel("slow", 500.0, 20.0, 20.0)
     spec = SourceSpec(Tier.EMULATED, (region,), device="test-measure-ranks", delay=slow)
-    alone = {s.pages_own: s.read_us for s in measure(spec, 1, pages=(10, 60), seconds=0.1)[0] if not s.pages_other}
-    both = measure(spec, 1, pages=(10, 60), seconds=0.1, ranks=2)[0]
+    alone = {s.pages_own: s.read_us for s in measure(opener(spec), pages=(10, 60), seconds=0.1)[0] if not s.pages_other}
+    both = measure(opener(spec), pages=(10, 60), seconds=0.1, ranks=2)[0]
     shared = {s.pages_own: s.read_us for s in both if not s.pages_other}
     # The device queues both ranks' pages, and the time is that of the slower rank.
     assert shared[60] > 1.4 * alone[60]
@@ -68,13 +75,13 @@ def test_ranks_read_at_the_same_time(region: Path) -> None:
 
 def test_region_too_small_for_the_step_is_refused(region: Path) -> None:
     with pytest.raises(ConfigError, match="400 pages, expected at least 600"):
-        measure(SourceSpec(Tier.DRAM, (region,)), 1, pages=(10, 300))
+        measure(opener(SourceSpec(Tier.DRAM, (region,))), pages=(10, 300))
 
 
 @pytest.mark.parametrize("pages", [(10,), (10, 10), (0, 10)])
 def test_counts_that_cannot_be_fitted_are_refused(region: Path, pages: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="expected at least two different ones"):
-        measure(SourceSpec(Tier.DRAM, (region,)), 1, pages=pages)
+        measure(opener(SourceSpec(Tier.DRAM, (region,))), pages=pages)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
@@ -112,9 +119,40 @@ def test_existing_file_is_kept(
     assert "exists" in capsys.readouterr().err
 
 
+def test_remote_node_is_measured_over_tcp(
+    region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(b"0123456789abcdef0123456789abcdef")
+    with RowServer([SourceSpec(Tier.DRAM, (region,))], token.read_bytes()) as server:
+        host, port = server.address
+        address = f"tcp://{host}:{port}/{uuid.UUID(int=7)}/1"
+        assert command(monkeypatch, address, "--token", token, *QUICK, "--ranks", 2, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tier"], found["backend"]) == ("tcp", "rows")
+    assert found["read"]["a_us"] > 0
+    assert found["read"]["ranks_per_unit"] == 2
+    # The server is gone: a clear error, not a traceback.
+    assert command(monkeypatch, address, "--token", token, *QUICK) == 1
+    assert "connect failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["tcp://node/x", "tcp://node:1/notauuid/1", "tcp:node", "tcp://node:99999999/a/1"])
+def test_address_that_is_none_is_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, address) == 2
+    assert "--token FILE" in capsys.readouterr().err
+    token = tmp_path / "token"
+    token.write_bytes(b"0123456789abcdef0123456789abcdef")
+    assert command(monkeypatch, address, "--token", token) == 2
+    assert "expected tcp://HOST:PORT/TABLE/LAYER" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--token", "token"), "--token is for tcp:// addresses"),
         (("--tier", "tape"), "--tier tape: expected nvme or dram"),
         (("--emulate", "tape"), "--emulate tape: expected one of paper-nvme-shared"),
     ],

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 import yaml
@@ -23,11 +26,13 @@ from slacktier.window_fit import ReadFit, ReadSample, fit_read_model
 from slacktier.window_model import ReadModel
 from slacktier_cli.machine import describe_machine
 
+if TYPE_CHECKING:
+    from slacktier_native.measure_reads import Reader
+    from slacktier_native.sources import SourceSpec
+
 R2_POOR = 0.9
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Measure what the window rule needs."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @app.callback()
@@ -37,11 +42,15 @@ def _root() -> None:
 
 @app.command("reads")
 def reads(
-    region: Annotated[list[Path], typer.Argument(help="A complete region: a file or block device per stripe.")],
+    target: Annotated[
+        list[str],
+        typer.Argument(help="A complete region, a file or block device per stripe; or tcp://HOST:PORT/TABLE/LAYER."),
+    ],
     tier: Annotated[str, typer.Option(help="nvme: read the file or device; dram: load it into memory first.")] = "nvme",
     emulate: Annotated[
         str, typer.Option(metavar="MODEL", help=f"Memory held back by a delay model: {', '.join(SHIPPED)}.")
     ] = "",
+    token: Annotated[Path | None, typer.Option(help="Token file of the row server; with tcp:// only.")] = None,
     pages: Annotated[
         list[int] | None, typer.Option(min=1, help="Pages of a layer in a step; repeat it for several counts.")
     ] = None,
@@ -54,29 +63,32 @@ def reads(
     """Fit T = a + b * own and earlier pages + c * later pages to reads of a region under load.
 
     Each step reads random pages as two layers would, one submitted behind the other, through the same code as serving.
+    TABLE is the table's uuid, which `slacktier verify --json` prints.
     Ranks read at the same time from one disk; times are the slowest rank's. Other work on the device shows in the fit.
 
     Examples:
       slacktier measure reads /mnt/nvme0/layer1.region --ranks 4 --out nvme0.yaml
       slacktier measure reads /dev/nvme1n1 /dev/nvme2n1 --seconds 30
       slacktier measure reads layer1.region --tier dram
+      slacktier measure reads tcp://node2:7400/8a5c7a7e-0f0e-4a52-9e64-0a5cf1a3b1de/14 --token token --out node2.yaml
       slacktier measure reads layer1.region --emulate paper-nvme-shared --json | jq .read
     """
     from slacktier_native import measure_reads
 
-    spec, layer_id = _source(region, tier, emulate)
     if out is not None and out.exists():
         raise ConfigError(f"{out} exists", hint="move it away or name another file")
+    counts = tuple(pages or measure_reads.PAGES)
+    tier_read, open_reader = _opener(target, tier, emulate, token, sum(sorted(counts)[-2:]))
     with _bar(seconds) as progress:
         task = progress.add_task("reading", total=1.0)
-        samples, backend = measure_reads.measure(
-            spec, layer_id, pages=tuple(pages or measure_reads.PAGES), ranks=ranks, seconds=seconds, seed=seed,
+        samples, reader = measure_reads.measure(
+            open_reader, pages=counts, ranks=ranks, seconds=seconds, seed=seed,
             told=lambda share: progress.update(task, completed=share),
         )  # fmt: skip
     fit = fit_read_model(samples, ranks_per_unit=ranks)
-    machine = describe_machine(region[0].parent)
+    machine = describe_machine(Path() if tier_read is Tier.TCP else Path(target[0]).parent)
     found = ReadModelFile(
-        tier=spec.tier, target=spec.label, backend=backend, read=_rounded(fit.model), r2=round(fit.r2, 4),
+        tier=tier_read, target=reader.label, backend=reader.backend, read=_rounded(fit.model), r2=round(fit.r2, 4),
         samples=len(samples), machine=str(machine),
     )  # fmt: skip
     if out is not None:
@@ -87,19 +99,50 @@ def reads(
         _show(found, fit, samples, out)
 
 
-def _source(region: list[Path], tier: str, emulate: str) -> tuple[Any, int]:
-    """What to read from, and the layer it holds."""
-    from slacktier_native.core import SourceSpec
+def _opener(
+    target: list[str], tier: str, emulate: str, token: Path | None, pages_max: int
+) -> tuple[Tier, Callable[[], Reader]]:
+    """The tier that is read, and what opens one rank's reader."""
+    from slacktier_native.measure_reads import CoreReader, RowsReader
+    from slacktier_native.rows import RowClient, read_token
 
     if tier not in (Tier.NVME, Tier.DRAM):
         raise ConfigError(f"--tier {tier}: expected nvme or dram")
     if emulate and emulate not in SHIPPED:
         raise ConfigError(f"--emulate {emulate}: expected one of {', '.join(SHIPPED)}")
-    with open_region(region) as opened:
+    if target[0].startswith("tcp:"):
+        if token is None or len(target) > 1:
+            raise ConfigError(f"{target[0]}: expected one address and --token FILE")
+        host, port, table, layer_id = _address(target[0])
+        secret = read_token(token)
+        return Tier.TCP, lambda: RowsReader(RowClient(host, port, secret, table, layer_id))
+    if token is not None:
+        raise ConfigError("--token is for tcp:// addresses")
+    paths = [Path(text) for text in target]
+    with open_region(paths) as opened:
         layer_id = opened.superblock.layer_id
+    spec = _spec(paths, Tier(tier), emulate)
+    return spec.tier, lambda: CoreReader(spec, layer_id, pages_max=pages_max)
+
+
+def _spec(paths: list[Path], tier: Tier, emulate: str) -> SourceSpec:
+    from slacktier_native.sources import SourceSpec
+
     if emulate:
-        return SourceSpec(Tier.EMULATED, tuple(region), device=f"measure-{emulate}", delay=SHIPPED[emulate]), layer_id
-    return SourceSpec(Tier(tier), tuple(region)), layer_id
+        return SourceSpec(Tier.EMULATED, tuple(paths), device=f"measure-{emulate}", delay=SHIPPED[emulate])
+    return SourceSpec(tier, tuple(paths))
+
+
+def _address(text: str) -> tuple[str, int, uuid.UUID, int]:
+    """tcp://HOST:PORT/TABLE/LAYER; raises ConfigError for anything else."""
+    try:
+        parts = urlsplit(text)
+        table, layer = parts.path.strip("/").split("/")
+        if parts.scheme == "tcp" and parts.hostname and parts.port and layer.isascii() and layer.isdigit():
+            return parts.hostname, parts.port, uuid.UUID(table), int(layer)
+    except ValueError as exc:
+        raise ConfigError(f"{text}: expected tcp://HOST:PORT/TABLE/LAYER: {exc}") from exc
+    raise ConfigError(f"{text}: expected tcp://HOST:PORT/TABLE/LAYER")
 
 
 def _rounded(model: ReadModel) -> ReadSpec:
