@@ -35,8 +35,8 @@ def record(
 
 
 def traffic(tpots_ms: list[float], *, cut: int = 0) -> Traffic:
-    """One user, one request per TPOT."""
-    return Traffic([Served(0, index, record(tpot)) for index, tpot in enumerate(tpots_ms)], cut, 10.0, 0.05)
+    """One user: a slow first request, then one per TPOT."""
+    return Traffic([Served(0, index, record(tpot)) for index, tpot in enumerate([500.0, *tpots_ms])], cut, 10.0, 0.05)
 
 
 def layer_report(layer_id: int, arm: str, queued_layers: int) -> dict[str, Any]:

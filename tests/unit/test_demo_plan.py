@@ -85,9 +85,17 @@ def test_limits_stay_within_bounds_and_given_ones_win() -> None:
     slow = choose_limits(load(tokens_per_s=10.0, sessions=64), 10.0, history=None, turn=None)
     assert (slow.history_tokens, slow.turn_tokens) == (16, 16)
     fast = choose_limits(load(tokens_per_s=1e6), 10.0, history=None, turn=None)
-    assert (fast.history_tokens, fast.turn_tokens) == (1024, 256)
+    assert (fast.history_tokens, fast.turn_tokens) == (384, 192)
     given = choose_limits(load(), 10.0, history=2000, turn=300)
     assert (given.history_tokens, given.turn_tokens) == (2000, 300)
+
+
+def test_disk_faster_than_any_that_lasts_is_not_counted_on() -> None:
+    """A host that holds fresh files in memory makes a disk look ten times as fast as it will be."""
+    cached = load(sessions=64, pages_per_s=100_000.0, tokens_per_s=14_000.0)
+    lasting = load(sessions=64, pages_per_s=20_000.0, tokens_per_s=2_800.0)
+    assert choose_block_seconds(cached) == choose_block_seconds(lasting)
+    assert choose_limits(cached, 10.0, history=None, turn=None) == choose_limits(lasting, 10.0, history=None, turn=None)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from slacktier_cli.demo.console import print_report
 from slacktier_cli.demo.document import document, measured_text
 from slacktier_cli.demo.page import render_page
 from slacktier_cli.demo.placement import place_tables
-from slacktier_cli.demo.results import BlockResult, arm_figures
+from slacktier_cli.demo.results import BlockResult, arm_figures, with_enough_counted
 from slacktier_cli.demo.server_report import parse_report
-from slacktier_cli.demo.traffic import Served, Traffic
+from slacktier_cli.demo.traffic import Served
 from slacktier_cli.replay.metrics import Outcome
 
 
@@ -27,7 +28,7 @@ def test_arm_figures_are_over_all_requests_and_all_blocks() -> None:
     assert dram.tpot is not None
     assert nvme.tpot is not None
     assert (dram.tpot.count, dram.tpot.mean) == (6, pytest.approx(12.0))
-    assert (nvme.completed, nvme.cut, nvme.failed) == (4, 2, 0)
+    assert (nvme.completed, nvme.warm_up, nvme.cut, nvme.failed) == (6, 2, 2, 0)
     assert nvme.ttft is not None
     assert nvme.ttft.p50 == pytest.approx(50.0)
     assert nvme.layers[0].read_p50_ms == pytest.approx(0.726)
@@ -59,9 +60,20 @@ def test_cached_arm_splits_its_rows_and_counts_its_hits() -> None:
     assert [layer.hit_rate for layer in cached.layers] == [0.75, 0.75]
 
 
+def test_first_requests_are_measured_where_a_block_has_no_others() -> None:
+    dram, nvme = parse_arm("dram"), parse_arm("nvme")
+    blocks = [block(dram, 0, [12.0]), block(nvme, 0, [])]
+    assert with_enough_counted([blocks[0]]) == (blocks[0],)
+    found = arm_figures((dram, nvme), with_enough_counted(blocks), 0)
+    assert [figure.tpot.count for figure in found if figure.tpot] == [2, 1]
+    assert [figure.warm_up for figure in found] == [0, 0]
+    assert found[1].paired_pct == pytest.approx(0.0)
+
+
 def test_arm_with_an_empty_block_or_a_failure_is_not_measured() -> None:
     dram = parse_arm("dram")
-    failed = Traffic([Served(0, 0, record(12.0)), Served(0, 1, record(12.0, outcome=Outcome.FAILED))], 0, 10.0, 0.1)
+    failed = traffic([12.0])
+    failed.served.append(Served(0, 2, record(12.0, outcome=Outcome.FAILED)))
     with_failure = BlockResult(0, dram, failed, server_report("dram"))
     assert not arm_figures((dram,), [with_failure], 0)[0].is_measured
     assert not arm_figures((dram,), [block(dram, 0, [12.0]), block(dram, 1, [])], 0)[0].is_measured
@@ -104,8 +116,7 @@ def test_prediction_of_each_arm_is_held_against_its_steps() -> None:
 
 def test_one_layer_on_disk_gives_a_fixed_read_time_rather_than_a_slope_through_noise() -> None:
     arms = (parse_arm("dram"), parse_arm("later-nvme"))
-    traffic_there = Traffic([Served(0, 0, record(12.0))], 0, 9.0, 0.1)
-    blocks = [block(arms[0], 0, [12.0]), BlockResult(0, arms[1], traffic_there, server_report("nvme"))]
+    blocks = [block(arms[0], 0, [12.0]), BlockResult(0, arms[1], traffic([12.0]), server_report("nvme"))]
     placement = place_tables(
         arm_figures(arms, blocks, 0), row_counts=[10, 10], row_bytes=264, ranks=4, cache_rows=0, slo_pct=1.0
     )
@@ -151,6 +162,15 @@ def test_report_holds_what_a_reader_checks() -> None:
     assert report["clock_check"]["layers"]["1"]["clock_hit_rate"] == 0.752
     assert report["clock_check"]["agrees_within_points"] == pytest.approx(0.5)
     assert report["faults"] == []
+
+
+def test_busy_machine_and_short_blocks_are_said() -> None:
+    calm = run()
+    assert document(calm)["warnings"] == []
+    busy = replace(calm, settings={**calm.settings, "load_average": 7.0})
+    assert "7.0 runnable threads on 2 cores" in document(busy)["warnings"][0]
+    short = replace(calm.figures[0], blocks=tuple(replace(b, first_counted=0) for b in calm.figures[0].blocks))
+    assert "first requests are measured too" in document(replace(calm, figures=(short,)))["warnings"][0]
 
 
 def test_wrong_rows_are_a_fault() -> None:

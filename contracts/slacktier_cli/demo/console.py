@@ -19,9 +19,8 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_results(report))
     for line in summary_lines(report):
         console.print(Text(line))
-    for note in report["notes"]:
-        if note.startswith("The machine was busy"):
-            console.print(Text(note))
+    for warning in report["warnings"]:
+        console.print(Text(warning, style="yellow"))
     console.print(Text(f"Decision: {report['decision']}", style="bold"))
     for fault in report["faults"]:
         console.print(Text(f"not good: {fault}", style="bold red"))

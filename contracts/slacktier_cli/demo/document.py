@@ -92,7 +92,9 @@ def arm_faults(figure: ArmFigures) -> list[str]:
     if failed:
         faults.append(f"arm {figure.arm.name}: {len(failed)} requests failed, the first with: {failed[0].record.error}")
     if any(not block.measured for block in figure.blocks) or not figure.blocks:
-        faults.append(f"arm {figure.arm.name}: a block finished no request; make blocks longer with --block-seconds")
+        faults.append(
+            f"arm {figure.arm.name}: no request with two tokens ended in a block; --block-seconds makes it longer"
+        )
     return faults
 
 
@@ -119,6 +121,7 @@ def document(run: Run) -> dict[str, Any]:
         "settings": dict(run.settings),
         "machine": run.machine.as_dict(),
         "timings_s": {name: round(seconds, 2) for name, seconds in run.timings.items()},
+        "warnings": warnings(run),
         "notes": notes(run),
     }
 
@@ -172,7 +175,8 @@ def arm_json(figure: ArmFigures) -> dict[str, Any]:
         "server_step_ms": {"mean": figure.step_ms, "p50": figure.step_p50_ms},
         "requests": {
             "completed": figure.completed,
-            "without_tpot": figure.unmeasured,
+            "warm_up": figure.warm_up,
+            "without_tpot": figure.without_tpot,
             "cut": figure.cut,
             "failed": figure.failed,
         },
@@ -229,8 +233,10 @@ def notes(run: Run) -> list[str]:
         f"The engine is emulated: it spends each layer's compute time by waiting, as the profile {profile} "
         f"says, and does its lookups for real; {rank}. The decision is for one such disk per rank.",
         "Every block starts with an empty row cache and an empty prefix cache.",
+        "The first request of each user in a block is warm-up, counted and not measured, since all users bring their "
+        "histories along at once.",
         "Requests that were still running at a block's end were cut and counted, not measured.",
-        "Server-side figures are medians over an arm's blocks; TPOT and TTFT are over all its completed requests.",
+        "Server-side figures are medians over an arm's blocks; TPOT and TTFT are over all its measured requests.",
     ]
     if any(table.is_scaled for table in run.tables):
         lines.insert(
@@ -238,14 +244,26 @@ def notes(run: Run) -> list[str]:
             "The tables are scaled down, so different n-grams share rows more often: hit rates are the scaled table's "
             "and higher than a full table's.",
         )
-    if run.settings["load_average"] > run.machine.cores:
-        lines.append(
-            f"The machine was busy: {run.settings['load_average']:.1f} runnable threads on {run.machine.cores} cores "
-            "before the run began. Means and high percentiles hold that too; medians, which decide, hold less of it."
-        )
     if any(figure.arm.is_emulated_device for figure in run.figures):
         lines.append("Arms named after a paper's device are emulated: DRAM whose answers a delay model holds back.")
     return lines
+
+
+def warnings(run: Run) -> list[str]:
+    """What makes this run's figures worse than another's."""
+    found = []
+    load, cores = run.settings["load_average"], run.machine.cores
+    if load > cores:
+        found.append(
+            f"The machine was busy: {load:.1f} runnable threads on {cores} cores before the run began. Means and high "
+            "percentiles hold that too; medians, which decide, hold less of it."
+        )
+    if any(block.first_counted == 0 for block in run.blocks):
+        found.append(
+            "In some block no user finished a second request, so first requests are measured too: TPOT and TTFT hold the "
+            "blocks' starts, when all users bring their histories along at once. Give longer blocks (--block-seconds)."
+        )
+    return found
 
 
 def finite(value: float) -> float | None:

@@ -27,7 +27,7 @@ from slacktier_cli.demo.document import Run, SweepResult, TableFacts, document
 from slacktier_cli.demo.limits import Load, choose_block_seconds, choose_limits
 from slacktier_cli.demo.placement import place_tables
 from slacktier_cli.demo.probe import Probe, probe_disk
-from slacktier_cli.demo.results import BlockResult, arm_figures
+from slacktier_cli.demo.results import BlockResult, arm_figures, with_enough_counted
 from slacktier_cli.demo.schedule import Block, shuffled_blocks
 from slacktier_cli.demo.server import ServeOptions, ServerControl, ServerProcess, running_server
 from slacktier_cli.demo.sessions import ReplayLimits, Workload, session_requests
@@ -235,7 +235,7 @@ async def _blocks(settings: DemoSettings, prepared: Prepared, server: ServerProc
                 server.check()  # if it is gone, that is the better thing to say
                 raise
             bar.advance(task)
-    return Served(tuple(results), backend, reason)
+    return Served(with_enough_counted(results), backend, reason)
 
 
 async def _block(

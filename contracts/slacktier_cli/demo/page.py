@@ -26,7 +26,7 @@ p, li { max-width: 80ch; }
 .tile { background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; }
 .tile b { display: block; font-size: 21px; }
 .tile small, .soft { color: var(--soft); }
-.good { color: var(--good); } .bad { color: var(--bad); }
+.warn { color: #7a4b10; } .good { color: var(--good); } .bad { color: var(--bad); }
 table { border-collapse: collapse; width: 100%; background: #fff; border: 1px solid var(--line); font-size: 14px; }
 th, td { padding: 6px 10px; text-align: right; border-bottom: 1px solid var(--line); }
 th { font-size: 12.5px; color: var(--soft); font-weight: 600; }
@@ -73,6 +73,7 @@ def _head(report: Report) -> str:
         badges.append("some devices emulated")
     marks = "".join(f"<span>{escape(badge)}</span>" for badge in badges)
     faults = "".join(f'<p class="bad"><b>Not good:</b> {escape(fault)}</p>' for fault in report["faults"])
+    faults += "".join(f'<p class="warn">{escape(warning)}</p>' for warning in report["warnings"])
     headline = report["decision"].split(". ", 1)[0].rstrip(".")
     return (
         f'<div class="badges">{marks}</div><h1>{escape(headline)}</h1>'

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks -> figures per arm and layer. Pure arithmetic; the report's JSON is made of these.
 
-A figure of an arm's requests (TPOT, TTFT) is over all its measured requests. A server-side figure is the median over
+A figure of an arm's requests (TPOT, TTFT) is over all its measured requests. The first request of each user in a block
+is warm-up and not measured: all users bring their histories along at the same moment, which no running service sees.
+Only where a block is so short that no user finished another one, first requests are measured too, in all blocks alike.
+A server-side figure is the median over
 the arm's blocks of that block's figure: percentiles of different blocks cannot be merged, and one block that something
 else on the machine disturbed must not decide. Each block's own figures are in the report too.
 """
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from slacktier_cli.demo.arms import BASELINE, Arm
@@ -21,17 +24,26 @@ from slacktier_cli.replay.metrics import Summary, summarize
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """One arm's turn: what the client saw and what the server counted."""
+    """One arm's turn: what the client saw and what the server counted.
+
+    first_counted  ordinal of the first request of each user that is measured: 1, or 0 where blocks are too short
+    """
 
     round_index: int
     arm: Arm
     traffic: Traffic
     server: ServerReport
+    first_counted: int = 1
+
+    @property
+    def counted(self) -> list[Served]:
+        """Completed requests after each user's warm-up."""
+        return [served for served in self.traffic.completed if served.ordinal >= self.first_counted]
 
     @property
     def measured(self) -> list[Served]:
-        """Completed requests that have a TPOT."""
-        return [served for served in self.traffic.completed if served.record.tpot_ms is not None]
+        """Those of them that have a TPOT."""
+        return [served for served in self.counted if served.record.tpot_ms is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,8 @@ class ArmFigures:
     step_p50_ms: float | None
     layers: tuple[LayerFigures, ...]
     completed: int
-    unmeasured: int
+    warm_up: int
+    without_tpot: int
     cut: int
     failed: int
     paired_count: int
@@ -80,6 +93,13 @@ class ArmFigures:
         return bool(self.blocks) and all(block.measured for block in self.blocks) and self.failed == 0
 
 
+def with_enough_counted(blocks: Sequence[BlockResult]) -> tuple[BlockResult, ...]:
+    """The blocks as they are, or all with first requests counted if one of them has nothing else to measure."""
+    if all(block.measured for block in blocks):
+        return tuple(blocks)
+    return tuple(replace(block, first_counted=0) for block in blocks)
+
+
 def arm_figures(arms: Sequence[Arm], blocks: Sequence[BlockResult], cache_rows: int) -> tuple[ArmFigures, ...]:
     """Figures of all arms in the order given; cache_rows is the budget of cached arms."""
     by_arm = {arm.name: tuple(block for block in blocks if block.arm.name == arm.name) for arm in arms}
@@ -89,20 +109,22 @@ def arm_figures(arms: Sequence[Arm], blocks: Sequence[BlockResult], cache_rows: 
 def _figures(
     arm: Arm, blocks: tuple[BlockResult, ...], baseline: tuple[BlockResult, ...], cache_rows: int
 ) -> ArmFigures:
-    completed = [served for block in blocks for served in block.traffic.completed]
+    completed = sum(len(block.traffic.completed) for block in blocks)
+    counted = [served for block in blocks for served in block.counted]
     measured = [served for block in blocks for served in block.measured]
     own_ms, baseline_ms = _paired(blocks, baseline)
     return ArmFigures(
         arm=arm,
         blocks=blocks,
         tpot=summarize(served.record.tpot_ms for served in measured),
-        ttft=summarize(served.record.ttft_ms for served in completed),
-        gaps=summarize(gap for served in completed for gap in served.record.gaps_ms()),
+        ttft=summarize(served.record.ttft_ms for served in counted),
+        gaps=summarize(gap for served in counted for gap in served.record.gaps_ms()),
         step_ms=middle(block.server.step_ms.mean for block in blocks),
         step_p50_ms=middle(block.server.step_ms.p50 for block in blocks),
         layers=_layers(arm, blocks, cache_rows),
-        completed=len(completed),
-        unmeasured=len(completed) - len(measured),
+        completed=completed,
+        warm_up=completed - len(counted),
+        without_tpot=len(counted) - len(measured),
         cut=sum(block.traffic.cut_count for block in blocks),
         failed=sum(len(block.traffic.failed) for block in blocks),
         paired_count=len(own_ms),
