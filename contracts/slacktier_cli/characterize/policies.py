@@ -77,14 +77,15 @@ def load_of(lookups: Lookups, schedule: Schedule, skip: npt.NDArray[np.uint8] | 
     """skip [keys] uint8 marks rows that are never read, so that no page is counted for them."""
     full = schedule.full_steps()
     _, distinct = lookups.stream(schedule.order, skip).distinct(schedule.steps, Phase.DECODE)
+    tokens, per_step = int(schedule.decode_tokens.sum()), schedule.decode_tokens_per_step
     uncached = float(distinct[full].mean()) / lookups.rate if full.any() else 0.0
-    tokens = int(schedule.decode_tokens.sum())
     return Load(
-        schedule.slots,
-        len(schedule.order) * lookups.columns,
-        tokens * lookups.columns,
-        schedule.decode_tokens_per_step,
-        uncached,
+        sessions=schedule.slots,
+        lookups=len(schedule.order) * lookups.columns,
+        decode_lookups=tokens * lookups.columns,
+        tokens_per_step=per_step,
+        # A sample may hold a little more than its share; no step reads more rows than it looks up.
+        uncached_pages=min(uncached, per_step * lookups.columns),
     )
 
 
