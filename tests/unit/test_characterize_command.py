@@ -229,6 +229,7 @@ BAD_ARGUMENTS = [
     (("--source", "c"), "source c: not in this trace, which has a, b"),
     (("--rate", "2"), "sampling rate 2: expected more than 0 and at most 1"),
     (("--tp", "0"), "--tp 0: expected 1 to"),
+    (("--rows", "1000,1001", "--tp", "8"), "--tp 8: two cache sizes are the same for one of so many ranks"),
     (("--threads", "-1"), "--threads -1: expected 1 to"),
     (("--seed", "-1"), "--seed -1: expected 0 to"),
     (("--idle-steps", "nan"), "--idle-steps nan: expected 0 to"),

@@ -156,6 +156,8 @@ def _check(options: Options, tp: int, plot: Path | None, plot_format: str, seen_
         raise ConfigError(f"--idle-steps {options.idle_steps}: expected 0 to {IDLE_STEPS_MAX:,}")
     if not 1 <= tp <= TP_MAX:
         raise ConfigError(f"--tp {tp}: expected 1 to {TP_MAX}")
+    if len({rows // tp for rows in options.rows} | {0}) <= len(options.rows):
+        raise ConfigError(f"--tp {tp}: two cache sizes are the same for one of so many ranks")
     if options.seed < 0 or options.seed >= 2**32:
         raise ConfigError(f"--seed {options.seed}: expected 0 to {2**32 - 1}")
     if not 1 <= options.threads <= THREADS_MAX:
