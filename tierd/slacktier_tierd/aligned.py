@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,8 @@ def aligned_buffer(byte_count: int) -> Bytes:
         return np.frombuffer(mmap.mmap(-1, rounded), dtype=np.uint8)
     # A device takes so many pieces of memory per request; in huge pages 4 MiB are a few pieces, not a thousand.
     space = mmap.mmap(-1, rounded + _HUGE_PAGE_BYTES)
-    space.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # a kernel without huge pages; small ones do
+        space.madvise(mmap.MADV_HUGEPAGE)
     found = np.frombuffer(space, dtype=np.uint8)
     skipped = -found.ctypes.data % _HUGE_PAGE_BYTES
     return found[skipped : skipped + rounded]
