@@ -260,8 +260,8 @@ def warnings(run: Run) -> list[str]:
         )
     if any(block.first_counted == 0 for block in run.blocks):
         found.append(
-            "In some block no user finished a second request, so first requests are measured too: TPOT and TTFT hold the "
-            "blocks' starts, when all users bring their histories along at once. Give longer blocks (--block-seconds)."
+            "In some block no user finished a second request, so first requests are measured too: TPOT and TTFT hold "
+            "the blocks' starts, when all users bring their histories along. Give longer blocks (--block-seconds)."
         )
     return found
 
