@@ -137,6 +137,17 @@ def test_qwen_shards_past_the_last_row_are_empty(tmp_path: Path) -> None:
     assert weights == b"".join(shard.data for shard in shards.values())
 
 
+def test_draft_models_table_is_passed_over_and_two_tables_of_a_layer_are_refused(tmp_path: Path) -> None:
+    shards = qwen_shards([3, 3])
+    draft = {f"mtp.{name}": RawTensor("BF16", [3, 5], bytes(30)) for name in shards}
+    write_safetensors(tmp_path / "model.safetensors", draft | shards)
+    weights, _ = read_all(find_table(open_checkpoint(tmp_path), 1, family=Family.QWEN38))
+    assert weights == b"".join(shard.data for shard in shards.values())
+    write_safetensors(tmp_path / "model.safetensors", shards | {f"other.{name}": shards[name] for name in shards})
+    with pytest.raises(ConfigError, match="layer 1 has two tables"):
+        find_table(open_checkpoint(tmp_path), 1, family=Family.QWEN38)
+
+
 def test_eleven_qwen_shards_are_ordered_by_number_not_by_name(tmp_path: Path) -> None:
     shards = qwen_shards([2] * 11)
     write_safetensors(tmp_path / "model.safetensors", shards)

@@ -103,7 +103,7 @@ def detect_family(checkpoint: Checkpoint) -> Family:
     """V4.1 or Qwen by the tensor names; raises ConfigError if neither is there."""
     if any(_V41_TENSOR.fullmatch(name) for name in checkpoint.files):
         return Family.V41
-    if any(_QWEN_SHARD.fullmatch(name) for name in checkpoint.files):
+    if any(_qwen_shard(name) for name in checkpoint.files):
         return Family.QWEN38
     raise ConfigError(
         f"{checkpoint.path}: no tensor layers.N.engram.embed.weight or ...ngram_embedding.shard_N.weight",
@@ -116,7 +116,7 @@ def table_layers(checkpoint: Checkpoint, family: Family) -> list[int]:
     if family is Family.V41:
         found = {match.group(1) for name in checkpoint.files if (match := _V41_TENSOR.fullmatch(name))}
     else:
-        found = {match.group(2) for name in checkpoint.files if (match := _QWEN_SHARD.fullmatch(name))}
+        found = {match.group(2) for name in checkpoint.files if (match := _qwen_shard(name))}
     return sorted(int(layer) for layer in found)
 
 
@@ -204,9 +204,17 @@ def _qwen_table(checkpoint: Checkpoint, layer_id: int, model: str, revision: str
     )  # fmt: skip
 
 
+def _qwen_shard(name: str) -> re.Match[str] | None:
+    """A shard of a model layer's table; the engine passes over the draft model's tensors (mtp), and so do we."""
+    return None if "mtp" in name else _QWEN_SHARD.fullmatch(name)
+
+
 def _qwen_shards(checkpoint: Checkpoint, layer_id: int) -> list[TensorEntry]:
-    matches = [match for name in checkpoint.files if (match := _QWEN_SHARD.fullmatch(name))]
-    by_index = {int(match.group(3)): match.group(0) for match in matches if int(match.group(2)) == layer_id}
+    matches = [match for name in checkpoint.files if (match := _qwen_shard(name)) and int(match.group(2)) == layer_id]
+    prefixes = sorted({match.group(1) for match in matches})
+    if len(prefixes) > 1:
+        raise ConfigError(f"{checkpoint.path}: layer {layer_id} has two tables: {prefixes[0]} and {prefixes[1]}")
+    by_index = {int(match.group(3)): match.group(0) for match in matches}
     text = section(checkpoint.config, "text_config") or checkpoint.config
     promised = text.get("split_ngram_parts")
     count = promised if type(promised) is int and promised > 0 else len(by_index)
