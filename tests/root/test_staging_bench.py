@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`slacktier bench staging` with a real fio, small; its figure is for people, not for this test."""
+"""`slacktier bench stage` with a real fio, small; its figure is for people, not for this test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slacktier_cli.commands.bench import app
 def test_both_arms_do_the_same_bytes_and_nothing_is_left(tmp_path: Path) -> None:
     if shutil.which("fio") is None:
         pytest.fail("tests/root needs fio: apt-get install fio", pytrace=False)
-    result = CliRunner().invoke(app, ["staging", str(tmp_path), "--size", "48M", "--blocks", "2", "--json"])
+    result = CliRunner().invoke(app, ["stage", "--dir", str(tmp_path), "--size", "48M", "--blocks", "2", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert 40 << 20 < found["source_bytes"] <= 48 << 20

@@ -163,5 +163,5 @@ def test_help_has_examples(run: Any, name: str) -> None:
 
 def test_bench_without_fio_says_how_to_get_it(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = run("bench", "staging", tmp_path)
+    code, _, err = run("bench", "stage", "--dir", tmp_path)
     assert (code, err) == (2, "slacktier: fio is not installed\nhint: apt-get install fio\n")

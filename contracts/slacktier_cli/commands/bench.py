@@ -52,7 +52,7 @@ def stage_throughput(
     directory: Annotated[Path, typer.Option("--dir", help="Where to measure; left as it was.")] = Path(),
     size: Annotated[str, typer.Option(help="Bytes of the table; the disk needs about twice as much.")] = "1G",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of each arm, alternating.")] = 5,
-    threads: Annotated[int, typer.Option(min=1, max=64, help="Chunks of 4 MiB in work at once, fio's too.")] = 12,
+    threads: Annotated[int, typer.Option(min=2, max=20, help="Chunks in work at once, fio's too.")] = 16,
     as_json: Json = False,
 ) -> None:
     """Staging against fio, which reads and writes as much on the same disk but hashes and encodes nothing.
@@ -143,40 +143,6 @@ def directory(
         "directory", result, directory=Path(), as_json=as_json, rows=rows,
         columns=("hit rate", "pass us p50", "p99", "first miss us p50"),
         notes=[f"{tokens} tokens, {cache_rows:,} cached rows; directory: {result['bytes_per_row']:.1f} B per row"],
-    )  # fmt: skip
-
-
-@app.command("staging")
-def staging(
-    directory: Annotated[Path, typer.Argument(help="A directory on the disk to measure.")] = Path(),
-    size: Annotated[str, typer.Option(help="Table to stage; about twice as much is needed on the disk.")] = "1G",
-    blocks: Annotated[int, typer.Option(min=1, help="Blocks of each arm, interleaved.")] = 5,
-    threads: Annotated[
-        int, typer.Option(min=2, max=20, help="Chunks in work at once, and fio's requests in flight.")
-    ] = 16,
-    as_json: Json = False,
-) -> None:
-    """Staging against fio, which reads and writes as many bytes at once on the same disk.
-
-    Ours hashes and encodes every row and syncs before each watermark; fio does neither. Verification is timed apart.
-
-    Examples:
-      slacktier bench staging /mnt/nvme0
-      slacktier bench staging --size 4G --blocks 3
-      slacktier bench staging --json | jq '.ratio_to_fio'
-    """
-    from slacktier_tierd import bench as bench_staging
-
-    with working("staging: blocks of ours and fio's"):
-        result = bench_staging.run(directory, size_bytes=parse_size(size), blocks=blocks, threads=threads)
-    rows = [
-        (arm, result[f"{arm}_gib_s"], min(figures), max(figures))
-        for arm, figures in ((name.removesuffix("_gib_s"), found) for name, found in result["blocks"].items())
-    ]
-    print_results(
-        "staging", result, directory=directory, as_json=as_json, rows=rows,
-        columns=("arm", "GiB/s of rows, median", "least", "most"),
-        notes=[f"staging is at {result['ratio_to_fio']:.0%} of fio, the median over {blocks} pairs of blocks"],
     )  # fmt: skip
 
 
