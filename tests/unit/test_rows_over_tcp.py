@@ -50,6 +50,7 @@ def test_rows_come_back_in_order_of_the_ids(server: RowServer) -> None:
             ids = rng.integers(0, ROWS, count)
             assert_rows(ids, first.fetch(ids), 1)
             assert_rows(ids, second.fetch(ids), 14)
+    server.close()
     assert server.stats()["rows"] == 2 * (1 + 700 + 8192)
 
 
@@ -81,6 +82,7 @@ def test_a_wrong_token_another_table_and_another_layer_are_refused(server: RowSe
         client(server, table=uuid.UUID(int=8))
     with pytest.raises(TierUnavailableError, match="no such table or layer"):
         client(server, layer_id=2)
+    server.close()  # waits for the threads that do the counting
     assert server.stats()["refused"] == 3
     assert server.stats()["rows"] == 0
 
