@@ -97,6 +97,38 @@ class CRowsCounters(ctypes.Structure):
     _fields_ = [(name, c_uint64) for name in ("requests", "rows", "bytes", "refused")]
 
 
+class CStepLayer(ctypes.Structure):
+    """st_step_layer in st_step_path.h."""
+
+    _fields_ = [
+        ("mail", c_void_p),
+        ("row_ids", c_void_p),
+        ("refs", c_void_p),
+        ("lines", c_void_p),
+        ("line_bytes", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class CStepSettings(ctypes.Structure):
+    """st_step_settings in st_step_path.h."""
+
+    _fields_ = [("timeout_ns", c_uint64), ("spin_ns", c_uint64), ("idle_poll_ns", c_uint64)]
+
+
+class CStepStatus(ctypes.Structure):
+    """st_step_status in st_step_path.h."""
+
+    _fields_ = [
+        ("steps", c_uint64),
+        ("failed_steps", c_uint64),
+        ("error", c_int32),
+        ("layer", c_uint32),
+        ("failed_step", c_uint64),
+        ("sleeps", c_uint64),
+    ]
+
+
 _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_layout_init": (
         c_int,
@@ -116,6 +148,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     ),
     "st_source_open_files": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_open_memory": (c_int, [POINTER(c_char_p), c_uint32, POINTER(CLayout), POINTER(c_void_p)]),
+    "st_source_open_borrowed": (c_int, [c_void_p, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_open_emulated": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
     "st_source_open_pattern": (c_int, [c_uint64, POINTER(CLayout), POINTER(c_void_p)]),
     "st_rows_client_open": (c_int, [c_int, POINTER(CLayout), c_uint32, POINTER(c_void_p)]),
@@ -136,6 +169,14 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_core_set_cache_rows": (c_int, [c_void_p, c_uint32, c_uint64]),
     "st_core_set_sources": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_uint32, c_int]),
     "st_core_drop_cache": (c_int, [c_void_p, c_uint32]),
+    "st_step_path_open": (c_int, [c_void_p, POINTER(CStepLayer), POINTER(CStepSettings), POINTER(c_void_p)]),
+    "st_step_path_close": (None, [c_void_p]),
+    "st_step_path_arm": (None, [c_void_p]),
+    "st_step_path_pause": (c_int, [c_void_p, c_uint64]),
+    "st_step_path_resume": (None, [c_void_p]),
+    "st_step_path_status": (None, [c_void_p, POINTER(CStepStatus)]),
+    "st_step_path_clear": (None, [c_void_p]),
+    "st_step_path_records": (c_uint32, [c_void_p, c_void_p, c_uint32]),
     "st_core_stats": (c_int, [c_void_p, c_uint32, POINTER(CLayerStats)]),
 }
 

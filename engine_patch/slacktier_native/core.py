@@ -28,11 +28,20 @@ from slacktier.errors import (
 from slacktier.page import Superblock
 from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
 from slacktier_native.pages import FAULTS
-from slacktier_native.sources import AnySource, PatternSource, SourcePool, SourceSpec, set_delay
+from slacktier_native.sources import AnySource, MemorySpec, PatternSource, SourcePool, SourceSpec, set_delay
 
 LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
 BACKENDS: Final = {"auto": 0, "uring": 1, "posix": 2}
-__all__ = ["LayerResult", "LayerSetup", "LookupCore", "PatternSource", "SourceSpec", "set_delay", "sleep_until_ns"]
+__all__ = [
+    "LayerResult",
+    "LayerSetup",
+    "LookupCore",
+    "MemorySpec",
+    "PatternSource",
+    "SourceSpec",
+    "set_delay",
+    "sleep_until_ns",
+]
 
 RowIds = npt.NDArray[np.int64]
 
@@ -115,6 +124,7 @@ class LookupCore:
         self._superblocks: list[Superblock] = []
         self._counts = [0] * len(layers)
         self.layer_ids = tuple(setup.layer_id for setup in layers)
+        self.lookups_max = lookups_max
         try:
             config = CCoreConfig(
                 len(layers), rank, tp, io_threads, queue_depth, BACKENDS[backend], spin_us, lookups_max
@@ -148,11 +158,16 @@ class LookupCore:
         opened = [self._sources.get(spec) for spec in specs]
         first = opened[0][1]
         for spec, (_, sb) in zip(specs, opened, strict=True):
-            if sb.layer_id != layer_id:
+            if sb.layer_id != layer_id and not isinstance(spec, MemorySpec):
                 raise ConfigError(f"{spec.label}: holds layer {sb.layer_id}, expected layer {layer_id}")
             if not _same_rows(sb, first):
                 raise ConfigError(f"{spec.label}: not a replica of {specs[0].label}: another table or other bytes")
         return [handle for handle, _ in opened], first
+
+    @property
+    def handle(self) -> int:
+        """The C core, for other bindings of this package; raises ConfigError once it is closed."""
+        return self._require()
 
     def superblock(self, layer_index: int) -> Superblock:
         """Of the layer's first source."""
@@ -204,13 +219,14 @@ class LookupCore:
         raw = CLayerResult()
         rc = library().st_step_wait(self._require(), layer_index, self._timeout_ns, ctypes.byref(raw))
         if rc < 0:
-            raise self._wait_error(rc, layer_index)
+            raise self.step_error(rc, layer_index)
         return LayerResult(
             raw.lookups, raw.owned, raw.hits, raw.repeats, raw.misses, raw.pages, raw.spills, raw.retries,
             raw.pass_ns / 1e3, raw.resolve_ns / 1e3, raw.read_ns / 1e3, raw.arrived_ns / 1e3, raw.wait_ns / 1e3,
         )  # fmt: skip
 
-    def _wait_error(self, rc: int, layer_index: int) -> SlackTierError:
+    def step_error(self, rc: int, layer_index: int) -> SlackTierError:
+        """What a step's -errno on a layer means, with what the readers last saw there."""
         specs, layer_id = self._specs[layer_index], self.layer_ids[layer_index]
         if rc == -errno.EINVAL:
             return ConfigError(f"wait for layer index {layer_index}: no step is open, or no such layer")

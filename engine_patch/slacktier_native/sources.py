@@ -15,6 +15,7 @@ from slacktier.page import Superblock
 from slacktier.region import open_region
 from slacktier.tiers import Tier
 from slacktier_native._lib import library
+from slacktier_native.memory_table import MemoryTable
 from slacktier_native.pages import PageCodec
 
 
@@ -59,7 +60,27 @@ class PatternSource:
         return f"emulated:pattern:{self.seed}"
 
 
-AnySource = SourceSpec | PatternSource
+@dataclass(frozen=True, slots=True)
+class MemorySpec:
+    """A table that this process holds in memory: dram, or emulated where `delay` and `device` are given.
+
+    One table may stand under several layers, as a bench does on a machine without room for more.
+    """
+
+    table: MemoryTable
+    device: str = ""
+    delay: DelayModel | None = None
+
+    @property
+    def tier(self) -> Tier:
+        return Tier.EMULATED if self.device else Tier.DRAM
+
+    @property
+    def label(self) -> str:
+        return f"emulated:{self.device}:memory" if self.device else "dram:memory"
+
+
+AnySource = SourceSpec | PatternSource | MemorySpec
 
 
 class SourcePool:
@@ -84,7 +105,9 @@ class SourcePool:
     def _open_new(self, spec: AnySource) -> tuple[int, Superblock]:
         if isinstance(spec, PatternSource):
             return _open_pattern(spec)
-        return self._open_emulated(spec) if spec.device else self._open_region(spec)
+        if spec.device:
+            return self._open_emulated(spec)
+        return _open_table(spec) if isinstance(spec, MemorySpec) else self._open_region(spec)
 
     def _open_region(self, spec: SourceSpec) -> tuple[int, Superblock]:
         with open_region(spec.paths, allow_partial=self._allow_partial) as region:
@@ -98,8 +121,9 @@ class SourcePool:
             raise _unavailable(spec, "open", rc)
         return handle.value, sb
 
-    def _open_emulated(self, spec: SourceSpec) -> tuple[int, Superblock]:
-        base, sb = self.get(SourceSpec(Tier.DRAM, spec.paths))
+    def _open_emulated(self, spec: SourceSpec | MemorySpec) -> tuple[int, Superblock]:
+        memory = MemorySpec(spec.table) if isinstance(spec, MemorySpec) else SourceSpec(Tier.DRAM, spec.paths)
+        base, sb = self.get(memory)
         handle = ctypes.c_void_p()
         rc = library().st_source_open_emulated(base, spec.device.encode(), ctypes.byref(handle))
         if rc == -errno.EINVAL:
@@ -113,6 +137,15 @@ class SourcePool:
         for handle, _ in self._open.values():
             library().st_source_close(handle)
         self._open.clear()
+
+
+def _open_table(spec: MemorySpec) -> tuple[int, Superblock]:
+    handle = ctypes.c_void_p()
+    layout = PageCodec(spec.table.superblock).layout
+    rc = library().st_source_open_borrowed(spec.table.address, ctypes.byref(layout), ctypes.byref(handle))
+    if rc < 0 or handle.value is None:
+        raise _unavailable(spec, "open", rc)
+    return handle.value, spec.table.superblock
 
 
 def _open_pattern(spec: PatternSource) -> tuple[int, Superblock]:

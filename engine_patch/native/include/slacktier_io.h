@@ -42,6 +42,9 @@ int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const
 /* Bytes of a memory source, released as the named device's delay model says. Keeps a reference to base. */
 int st_source_open_emulated(st_source *base, const char *device, st_source **out);
 
+/* Pages [0, page_count) that the caller holds in memory and keeps until the source and all cores on it are closed. */
+int st_source_open_borrowed(const uint8_t *pages, const st_layout *layout, st_source **out);
+
 /* Pages from a callback: 4096 for a whole page, fewer for a short read, -errno for a failed one.
  * The callback runs on reader threads. This is where tests inject faults. */
 typedef int64_t (*st_read_callback)(void *context, uint64_t page_id, uint8_t *page);

@@ -12,7 +12,8 @@
 #define ST_NO_ROW 0xFFFFFFFFu /* padding, or another rank's row */
 #define ST_END 0xFFFFFFFFu
 
-/* One row that a page read must deliver. dest is a cache slot, or a spill index with ST_SPILL_BIT. */
+/* One row that a page read must deliver. dest is a cache slot, or a spill index with ST_SPILL_BIT. On a layer with
+ * pool lines the row goes to the line of that index, and dest only says where the GPU puts it. */
 typedef struct st_want {
     uint32_t row_id, dest, next;
 } st_want;
@@ -29,23 +30,28 @@ static inline st_position st_position_of(uint32_t step, uint32_t index) {
     return (uint64_t)step << 32 | index;
 }
 
+/* Who writes what decides which cache line it is on: the pass and the readers work on a layer at the same time. */
 typedef struct st_layer {
-    /* set between steps */
+    /* set between steps, read by all */
     st_layout layout;
     uint32_t source_count;
     st_source *sources[ST_REPLICAS_MAX];
+    uint32_t copies; /* atomic; the first source is memory. Readers look at it before they have claimed anything */
     uint32_t fixed_base[ST_REPLICAS_MAX]; /* first registered file of a files source */
-    st_directory directory;
     uint64_t cache_rows;
     uint8_t *cache;
     uint64_t cache_map_bytes;
-
-    /* the step in progress; written by the pass, read by the readers up to `published` */
-    uint64_t lookup_count;
-    uint32_t *refs; /* per lookup: dest, or ST_NO_ROW */
+    uint8_t *lines; /* a step path's pool, one record per want; NULL: rows go to the cache and spill */
+    uint32_t line_bytes;
+    int external_refs; /* refs is the caller's memory */
+    uint32_t *refs;    /* per lookup: dest, or ST_NO_ROW */
     st_want *wants;
-    st_page_read *reads;
+    st_page_read *reads; /* the pass writes entries, the readers read them up to `published` */
     uint8_t *spill;
+
+    /* the pass's own */
+    _Alignas(64) st_directory directory;
+    uint64_t lookup_count;
     uint32_t want_count, read_count, spill_count;
     uint64_t release_ns; /* emulated: not before this */
     st_layer_result result;
@@ -61,7 +67,7 @@ typedef struct st_layer {
     uint32_t failed_reads;
     uint64_t bad_records, read_errors; /* totals since open */
 
-    pthread_mutex_t fault_lock;
+    _Alignas(64) pthread_mutex_t fault_lock;
     st_fault_report fault;
     st_layer_stats stats;
 } st_layer;
@@ -76,12 +82,15 @@ struct st_core {
     st_layer *layers;
     struct st_table *page_table, *row_table;
 
-    uint32_t step; /* never 0 */
+    /* the stepping thread's own; readers read what is above */
+    _Alignas(64) uint32_t step; /* never 0 */
     int in_step;
     int draining; /* a step timed out and its reads may still be in flight */
     uint64_t begin_ns, first_ns;
+    void (*progress)(void *context); /* called now and then while a pass runs; may be NULL */
+    void *progress_context;
 
-    st_backend backend;
+    _Alignas(64) st_backend backend;
     int backend_reason;
     uint32_t reader_count;
     struct st_reader *readers;
@@ -105,10 +114,28 @@ static inline uint8_t *st_dest(const st_layer *layer, uint32_t dest) {
     return layer->cache + dest * row_bytes;
 }
 
+/* A step in parts, for a caller whose ids arrive layer by layer. Open, then every layer's pass in order, then
+ * submit. An id outside the table is found while the pass runs, so -ERANGE may leave reads in flight. */
+int st_step_open(st_core *core);
+int st_step_pass(st_core *core, uint32_t index, const int64_t *row_ids, uint64_t count);
+int st_step_submit(st_core *core);
+
+/* Has the layer's last row arrived, been checked and been released by the device's model? Never blocks. */
+int st_step_arrived(const st_layer *layer, uint64_t now_ns);
+int st_step_in_flight(const st_core *core);
+/* After st_step_end: the rows that this step claimed slots for did not get there. */
+void st_step_forget(st_core *core, uint32_t index);
+void st_step_count_timeout(st_layer *layer);
+
+/* Let a layer's rows and refs go to memory of the caller's from the next step on; its cache starts empty. */
+int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t line_bytes, uint32_t *refs);
 int st_readers_start(st_core *core, uint32_t io_threads, uint32_t backend);
 void st_readers_stop(st_core *core);
 
 /* Tell the readers that count more reads of a layer may be claimed. */
 void st_readers_notify(st_core *core, uint32_t count);
+
+/* Work is about to come: wake the readers that sleep. */
+void st_readers_wake(st_core *core);
 
 #endif

@@ -68,18 +68,24 @@ static inline uint32_t match_portable(const uint32_t tags[ST_WAYS], uint32_t key
     return mask;
 }
 
-/* CLOCK's choice among the ways that are not pinned; the caller has seen that there is one. */
+/* The ways that the hand passes on its way to `way`. */
+static inline uint32_t ways_passed(uint32_t hand, uint32_t way) {
+    uint32_t below_way = (1u << way) - 1, from_hand = 0xFFFFu << hand;
+    return way >= hand ? below_way & from_hand : (below_way | from_hand) & 0xFFFFu;
+}
+
+/* CLOCK's choice among the ways that are not pinned; the caller has seen that there is one. Without the hand's loop,
+ * whose steps would be branches that nobody can predict: if every way is used, the hand clears all and stops at the
+ * first. */
 static uint32_t clock_way(st_set_meta *meta) {
-    for (;;) {
-        uint32_t way = meta->hand;
-        uint16_t bit = (uint16_t)(1u << way);
-        meta->hand = (uint8_t)((way + 1) % ST_WAYS);
-        if (meta->pinned & bit)
-            continue;
-        if (!(meta->used & bit))
-            return way;
-        meta->used &= (uint16_t)~bit;
-    }
+    uint32_t free_ways = ~(uint32_t)meta->pinned & 0xFFFFu;
+    uint32_t unused = free_ways & ~(uint32_t)meta->used;
+    uint32_t candidates = unused ? unused : free_ways;
+    uint32_t ahead = candidates >> meta->hand << meta->hand;
+    uint32_t way = (uint32_t)__builtin_ctz(ahead ? ahead : candidates);
+    meta->used &= (uint16_t)~(unused ? free_ways & ways_passed(meta->hand, way) : free_ways);
+    meta->hand = (uint8_t)((way + 1) % ST_WAYS);
+    return way;
 }
 
 /* A slot for a row that is not there; empty holds the set's empty ways. */

@@ -5,6 +5,7 @@
  * exactly one checked page is retried on the same replica, then on the next ones, then reported.
  */
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,13 @@
 #include <liburing.h>
 #endif
 
-enum { CLAIM_MAX = 64, POSIX_THREADS_DEFAULT = 16 };
+enum {
+    CLAIM_MAX = 64,
+    CLAIM_MEMORY = 8, /* reads that are copies: small shares, so that all readers get some */
+    PREFETCH_READS = 3,
+    LINE_BYTES = 64,
+    POSIX_THREADS_DEFAULT = 16
+};
 
 typedef struct job {
     uint32_t layer, read, replica, attempt;
@@ -63,7 +70,14 @@ void st_readers_notify(st_core *core, uint32_t count) {
     if (__atomic_load_n(&core->sleepers, __ATOMIC_SEQ_CST) == 0)
         return;
     uint32_t per_thread = core->backend == ST_BACKEND_URING ? CLAIM_MAX : 1;
-    st_futex_wake(&core->work, (int)((count + per_thread - 1) / per_thread));
+    st_futex_wake(&core->work, count ? (int)((count + per_thread - 1) / per_thread) : 1);
+}
+
+void st_readers_wake(st_core *core) {
+    if (__atomic_load_n(&core->sleepers, __ATOMIC_SEQ_CST) == 0)
+        return;
+    __atomic_add_fetch(&core->work, 1, __ATOMIC_SEQ_CST);
+    st_futex_wake(&core->work, INT_MAX);
 }
 
 /* Up to limit reads of a layer: the first index, and how many. */
@@ -94,21 +108,35 @@ static void report_fault(st_layer *layer, const job *work, int error, st_fault f
     pthread_mutex_unlock(&layer->fault_lock);
 }
 
-/* Check every row that this read must deliver and copy it into place. */
+/* Copy one record to where it will be used from and check it there: the page may be memory that others can write. */
+static st_fault deliver_row(st_layer *layer, const st_layout *layout, uint32_t index, const uint8_t *record) {
+    const st_want *want = &layer->wants[index];
+    uint32_t row_bytes = st_row_bytes(layout);
+    if (layer->lines) {
+        uint8_t *line = layer->lines + (size_t)index * layer->line_bytes;
+        memcpy(line, record, layout->record_bytes);
+        st_fault fault = st_record_check(layout, line, want->row_id);
+        memcpy(line + row_bytes, &want->dest, sizeof want->dest); /* the tag has done its work */
+        return fault;
+    }
+    uint8_t copy[ST_PAGE_BYTES];
+    memcpy(copy, record, layout->record_bytes);
+    st_fault fault = st_record_check(layout, copy, want->row_id);
+    if (fault == ST_FAULT_NONE)
+        memcpy(st_dest(layer, want->dest), copy, row_bytes);
+    return fault;
+}
+
+/* Check every row that this read must deliver and put it in place. */
 static int deliver(st_layer *layer, const job *work, const uint8_t *page) {
     const st_layout *layout = &layer->sources[work->replica]->layout;
     const st_page_read *read = &layer->reads[work->read];
     st_fault fault = st_page_header_check(layout, page, read->page_id);
     uint32_t index = read->first_want;
     for (; fault == ST_FAULT_NONE && index != ST_END; index = layer->wants[index].next) {
-        const st_want *want = &layer->wants[index];
-        const uint8_t *record = st_page_record(layout, page, want->row_id);
-        /* Copied first and checked where it will be used from: the page may be memory that others can write. */
-        uint8_t copy[ST_PAGE_BYTES];
-        memcpy(copy, record, layout->record_bytes);
-        if ((fault = st_record_check(layout, copy, want->row_id)) != ST_FAULT_NONE)
+        fault = deliver_row(layer, layout, index, st_page_record(layout, page, layer->wants[index].row_id));
+        if (fault != ST_FAULT_NONE)
             break;
-        memcpy(st_dest(layer, want->dest), copy, st_row_bytes(layout));
     }
     if (fault == ST_FAULT_NONE)
         return 0;
@@ -118,9 +146,9 @@ static int deliver(st_layer *layer, const job *work, const uint8_t *page) {
     return -EBADMSG;
 }
 
-static void complete(st_layer *layer) {
+static void complete(st_layer *layer, uint32_t count) {
     __atomic_store_n(&layer->last_done_ns, st_now_ns(), __ATOMIC_RELAXED);
-    uint32_t done = __atomic_add_fetch(&layer->done, 1, __ATOMIC_SEQ_CST);
+    uint32_t done = __atomic_add_fetch(&layer->done, count, __ATOMIC_SEQ_CST);
     if (done == __atomic_load_n(&layer->wake_at, __ATOMIC_SEQ_CST))
         st_futex_wake(&layer->done, 1);
 }
@@ -144,7 +172,7 @@ static void fail(reader *self, st_layer *layer, uint32_t slot) {
     layer->reads[self->jobs[slot].read].failed = 1;
     __atomic_add_fetch(&layer->failed_reads, 1, __ATOMIC_RELAXED);
     release_slot(self, slot);
-    complete(layer);
+    complete(layer, 1);
 }
 
 /* A read came back with got bytes in the slot's buffer: exactly one page, or it failed. */
@@ -222,29 +250,77 @@ static void start(reader *self, uint32_t slot) {
         }
         if (rc == 0) {
             release_slot(self, slot);
-            complete(layer);
+            complete(layer, 1);
             return;
         }
     } while (next_attempt(layer, work));
     fail(self, layer, slot);
 }
 
+/* Bring a read's header and first wanted record towards this core: the copies wait for DRAM, not for each other. */
+static void prefetch_read(const st_layer *layer, const st_source *source, uint32_t read) {
+    const uint8_t *page = source->memory + (uint64_t)layer->reads[read].page_id * ST_PAGE_BYTES;
+    const uint8_t *record = st_page_record(&source->layout, page, layer->wants[layer->reads[read].first_want].row_id);
+    __builtin_prefetch(page);
+    for (uint32_t at = 0; at < source->layout.record_bytes + LINE_BYTES; at += LINE_BYTES)
+        __builtin_prefetch(record + at);
+}
+
+/* Reads from memory: copied here and now; those that fail go the way of all others. */
+static void copy_reads(reader *self, uint32_t layer_index, uint32_t first, uint32_t count) {
+    st_layer *layer = &self->core->layers[layer_index];
+    const st_source *source = layer->sources[0];
+    uint32_t copied = 0;
+    for (uint32_t i = 0; i < count && i < PREFETCH_READS; i++)
+        prefetch_read(layer, source, first + i);
+    for (uint32_t i = 0; i < count; i++) {
+        job work = {.layer = layer_index, .read = first + i};
+        if (i + PREFETCH_READS < count)
+            prefetch_read(layer, source, first + i + PREFETCH_READS);
+        uint64_t page_id = layer->reads[first + i].page_id;
+        if (deliver(layer, &work, source->memory + page_id * ST_PAGE_BYTES) == 0) {
+            copied++;
+            continue;
+        }
+        uint32_t slot = self->free_slots[--self->free_count];
+        self->jobs[slot] = work;
+        if (next_attempt(layer, &self->jobs[slot]))
+            start(self, slot);
+        else
+            fail(self, layer, slot);
+    }
+    if (copied)
+        complete(layer, copied);
+}
+
+static uint32_t claim_limit(const reader *self, uint32_t layer_index) {
+    const st_core *core = self->core;
+    uint32_t limit = core->backend == ST_BACKEND_POSIX ? 1 : CLAIM_MAX;
+    if (__atomic_load_n(&core->layers[layer_index].copies, __ATOMIC_RELAXED))
+        limit = CLAIM_MEMORY;
+    return self->free_count < limit ? self->free_count : limit;
+}
+
 /* Claim what there is, the first layer's first; how many reads were claimed. */
 static uint32_t claim_and_start(reader *self) {
     st_core *core = self->core;
-    uint32_t limit_each = core->backend == ST_BACKEND_POSIX ? 1 : CLAIM_MAX;
     uint32_t total = 0;
     for (uint32_t k = 0; k < core->layer_count; k++) {
         uint32_t first, count;
-        uint32_t limit = self->free_count < limit_each ? self->free_count : limit_each;
+        uint32_t limit = claim_limit(self, k);
         if (limit == 0)
             break;
         if ((count = claim(&core->layers[k], limit, &first)) == 0)
             continue;
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t slot = self->free_slots[--self->free_count];
-            self->jobs[slot] = (job){.layer = k, .read = first + i};
-            start(self, slot);
+        /* Only now, with reads of the step claimed, do the sources stay as they are. */
+        if (core->layers[k].sources[0]->kind == ST_SOURCE_MEMORY) {
+            copy_reads(self, k, first, count);
+        } else {
+            for (uint32_t i = 0; i < count; i++) {
+                uint32_t slot = self->free_slots[--self->free_count];
+                self->jobs[slot] = (job){.layer = k, .read = first + i};
+                start(self, slot);
+            }
         }
         total += count;
         k = UINT32_MAX; /* look at the first layer again before a later one gets more */
@@ -272,7 +348,7 @@ static void reap(reader *self) {
         const uint8_t *page = self->buffers + (size_t)slots[i] * ST_PAGE_BYTES;
         if (read_outcome(layer, work, page, results[i]) == 0) {
             release_slot(self, slots[i]);
-            complete(layer);
+            complete(layer, 1);
         } else if (next_attempt(layer, work)) {
             start(self, slots[i]);
         } else {

@@ -29,7 +29,7 @@ static void source_free(st_source *source) {
     st_delay_close(source->delay);
     if (source->base)
         st_source_close(source->base);
-    else if (source->memory)
+    else if (source->memory_bytes)
         munmap((void *)source->memory, source->memory_bytes);
     free(source);
 }
@@ -115,6 +115,17 @@ int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const
     }
     source->memory = memory;
     source->memory_bytes = byte_count;
+    *out = source;
+    return 0;
+}
+
+int st_source_open_borrowed(const uint8_t *pages, const st_layout *layout, st_source **out) {
+    if (!pages)
+        return -EINVAL;
+    st_source *source = source_new(ST_SOURCE_MEMORY, layout);
+    if (!source)
+        return -ENOMEM;
+    source->memory = pages;
     *out = source;
     return 0;
 }
