@@ -12,6 +12,8 @@ from typing import Final
 
 from slacktier.errors import ConfigError
 
+DELAY_US_MAX: Final = 60e6  # a minute; ST_DELAY_US_MAX in slacktier_io.h
+
 
 @dataclass(frozen=True, slots=True)
 class DelayModel:
@@ -27,8 +29,8 @@ class DelayModel:
 
     def __post_init__(self) -> None:
         for field, value in (("a_us", self.a_us), ("b_us", self.b_us), ("c_us", self.c_us)):
-            if not math.isfinite(value) or value < 0:
-                raise ConfigError(f"delay model {self.name}: {field} is {value}, expected a finite number >= 0")
+            if not math.isfinite(value) or not 0 <= value <= DELAY_US_MAX:
+                raise ConfigError(f"delay model {self.name}: {field} is {value}, expected 0 to {DELAY_US_MAX:g}")
 
 
 # The paper's fit, section 4.1: P counts one rank's pages while four ranks share the disk; with a disk per

@@ -93,3 +93,8 @@ def main() -> None:
         if exc.hint:
             print(f"hint: {exc.hint}", file=sys.stderr)
         sys.exit(2 if isinstance(exc, ConfigError) else 1)
+    except OSError as exc:
+        # The system refused something that no command foresaw, such as a full disk under standard output.
+        print(f"slacktier: {exc}", file=sys.stderr)
+        sys.stdout = None  # it may hold what cannot be written; do not try again at exit
+        sys.exit(1)

@@ -149,6 +149,7 @@ class RowServer:
         self._peers: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
         self._counters = CRowsCounters()
+        self._refused = 0
         try:
             for spec in sources:
                 if spec.tier is not Tier.DRAM:
@@ -191,7 +192,7 @@ class RowServer:
             with sock:
                 self._serve_peer(sock)
         except (OSError, ContractError):
-            self._counters.refused += 1  # it broke off or spoke another protocol: nothing was told to it
+            self._count_refused()  # it broke off or spoke another protocol: nothing was told to it
         finally:
             with self._lock:
                 self._peers.pop(sock, None)
@@ -201,11 +202,15 @@ class RowServer:
         _tune(sock, self._timeout_s)
         asked = row_handshake.accept(sock, self._token, self._find)
         if asked is None:
-            self._counters.refused += 1
+            self._count_refused()
             return
         sock.settimeout(None)
         handle, _ = self._tables[asked]
         library().st_rows_serve(handle, sock.fileno(), int(self._timeout_s * 1e3), ctypes.byref(self._counters))
+
+    def _count_refused(self) -> None:
+        with self._lock:  # apart from C's counter of the same name, which other threads add to
+            self._refused += 1
 
     def _find(self, table: uuid.UUID, layer_id: int) -> Superblock | None:
         found = self._tables.get((table, layer_id))
@@ -214,6 +219,7 @@ class RowServer:
     def stats(self) -> dict[str, Any]:
         """Requests, rows and bytes served, peers refused or cut off, connections now."""
         counters = {name: int(getattr(self._counters, name)) for name in ("requests", "rows", "bytes", "refused")}
+        counters["refused"] += self._refused
         return {**counters, "connections": len(self._peers)}
 
     def close(self) -> None:

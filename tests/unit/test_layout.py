@@ -138,3 +138,13 @@ def test_only_serve_loads_a_server_before_it_runs_and_no_command_a_model_library
     expected: dict[str, list[str]] = {module: [] for module in modules}
     expected["slacktier_cli.commands.serve"] = ["fastapi", "uvicorn"]
     assert run_python(code) == expected
+
+
+def test_a_full_standard_output_ends_in_one_line_and_exit_code_1() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from slacktier_cli.main import main; main()", "hash", "--tokens", "1"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["slacktier: [Errno 28] No space left on device"]

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pytest
 
 from slacktier.delay import DelayModel
-from slacktier.errors import ConfigError, ContractError, TierUnavailableError
+from slacktier.errors import ConfigError, ContractError, DeadlineMissedError, TierUnavailableError
 from slacktier.page import PAGE_BYTES, RowFormat, State, Superblock, encode_superblock
 from slacktier.tiers import Tier
-from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
+from slacktier_native.core import LayerSetup, LookupCore, SourceSpec, set_delay
 from slacktier_native.pages import PageCodec, pattern_check, pattern_fill
 
 ROWS = 3000
@@ -218,3 +218,26 @@ def test_switching_to_other_bytes_drops_the_cache(regions: dict[int, Path], tmp_
         core.gather(0, out)
         core.end()
     assert pattern_check(5, ids, out, 256, 8) == (0, -1)
+
+
+def test_a_new_delay_model_owes_nothing_from_the_old_one(regions: dict[int, Path]) -> None:
+    device = f"unit-poison-{os.getpid()}"
+    shared = Path(f"/dev/shm/slacktier-emulated-{os.getuid()}-{device}")
+    spec = SourceSpec(Tier.EMULATED, (regions[1],), device, DelayModel("slow", 0.0, 60e6, 0.0))
+    ids = np.arange(0, 3000, 30, dtype=np.int64)
+    try:
+        with LookupCore([LayerSetup(1, (spec,))], timeout_s=0.05) as core:
+            core.begin([ids])
+            with pytest.raises(DeadlineMissedError):
+                core.wait(0)
+            core.end()
+            set_delay(device, DelayModel("none", 0.0, 0.0, 0.0))
+            look_up(core, ids)
+    finally:
+        shared.unlink()
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1e30])
+def test_delays_out_of_range_are_refused(bad: float) -> None:
+    with pytest.raises(ConfigError, match=r"expected 0 to 6e\+07"):
+        DelayModel("bad", bad, 0.0, 0.0)

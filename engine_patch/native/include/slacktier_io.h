@@ -60,7 +60,9 @@ void st_source_close(st_source *source);
 /* 1 if the source's files are open with O_DIRECT. */
 int st_source_is_direct(const st_source *source);
 
-/* Set the delay model of a named emulated device, for all processes that use it, from the next step on. */
+/* Set the delay model of a named emulated device, for all processes that use it, from the next step on; the device
+ * owes nothing from before. Each term is 0 to ST_DELAY_US_MAX. */
+#define ST_DELAY_US_MAX 60e6
 int st_delay_set(const char *device, double a_us, double b_us, double c_us);
 
 /* Sleep until a CLOCK_MONOTONIC instant, within a few microseconds: the last 60 us are spun. */

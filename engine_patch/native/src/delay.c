@@ -102,8 +102,12 @@ static int queue_lock(shared_queue *queue) {
     return -rc;
 }
 
+static int valid_us(double us) {
+    return isfinite(us) && us >= 0 && us <= ST_DELAY_US_MAX;
+}
+
 int st_delay_set(const char *device_name, double a_us, double b_us, double c_us) {
-    if (!(isfinite(a_us) && isfinite(b_us) && isfinite(c_us)) || a_us < 0 || b_us < 0 || c_us < 0)
+    if (!valid_us(a_us) || !valid_us(b_us) || !valid_us(c_us))
         return -EINVAL;
     st_delay_device *device;
     int rc = st_delay_open(device_name, &device);
@@ -113,10 +117,16 @@ int st_delay_set(const char *device_name, double a_us, double b_us, double c_us)
         device->queue->a_us = a_us;
         device->queue->b_us = b_us;
         device->queue->c_us = c_us;
+        device->queue->busy_until_ns = 0; /* what was owed was owed by the old model */
         pthread_mutex_unlock(&device->queue->lock);
     }
     st_delay_close(device);
     return rc;
+}
+
+/* A model times millions of pages can pass what a clock holds; a day is as good as never. */
+static uint64_t to_ns(double us) {
+    return us < 86400e6 ? (uint64_t)(us * 1e3) : 86400000000000u;
 }
 
 int st_delay_submit(st_delay_device *device, uint64_t now_ns, const uint64_t *pages, uint32_t count,
@@ -133,8 +143,8 @@ int st_delay_submit(st_delay_device *device, uint64_t now_ns, const uint64_t *pa
         later_pages -= pages[k];
         double own_us = queue->b_us * (double)pages[k];
         double delay_us = queue->a_us + own_us + queue->c_us * (double)later_pages;
-        release_ns[k] = pages[k] ? start_ns + (uint64_t)(delay_us * 1e3) : now_ns;
-        start_ns += (uint64_t)(own_us * 1e3);
+        release_ns[k] = pages[k] ? start_ns + to_ns(delay_us) : now_ns;
+        start_ns += to_ns(own_us);
     }
     queue->busy_until_ns = start_ns;
     pthread_mutex_unlock(&queue->lock);

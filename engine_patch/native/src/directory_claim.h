@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Body of st_directory_claim, included by directory.c once per instruction set with
- * CLAIM_NAME, CLAIM_TARGET and CLAIM_MATCH(tags, key) defined; undefines them again. */
+ * CLAIM_NAME, CLAIM_TARGET, CLAIM_MATCH(tags, key) and CLAIM_DONE() defined; undefines them again. */
 
 CLAIM_TARGET static void CLAIM_NAME(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets,
                                     uint32_t count, uint32_t step, st_lookup_answer *answers) {
@@ -21,8 +21,10 @@ CLAIM_TARGET static void CLAIM_NAME(st_directory *directory, const uint32_t *row
         answers[i].kind = meta->fresh & found ? ST_REPEAT : ST_HIT;
         answers[i].slot = set * ST_WAYS + (uint32_t)__builtin_ctz(found);
     }
+    CLAIM_DONE();
 }
 
 #undef CLAIM_NAME
 #undef CLAIM_TARGET
 #undef CLAIM_MATCH
+#undef CLAIM_DONE
