@@ -165,3 +165,29 @@ def test_bench_without_fio_says_how_to_get_it(tmp_path: Path, run: Any, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = run("bench", "stage", "--dir", tmp_path)
     assert (code, err) == (2, "slacktier: fio is not installed\nhint: apt-get install fio\n")
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "config.json", "tokenizer.txt"])
+@pytest.mark.parametrize("link", ["", "hard", "symbolic"])
+def test_file_of_the_source_is_never_formatted(
+    tmp_path: Path, checkpoint: Path, run: Any, name: str, link: str
+) -> None:
+    (checkpoint / "tokenizer.txt").write_text("any other file of the checkpoint")
+    file = next(checkpoint.glob("*.safetensors")) if name.endswith(".safetensors") else checkpoint / name
+    before, target = {path: path.read_bytes() for path in checkpoint.iterdir()}, file
+    if link:
+        target = tmp_path / "link"
+        target.hardlink_to(file) if link == "hard" else target.symlink_to(file)
+    for source in (checkpoint, next(checkpoint.glob("*.safetensors"))):
+        for flag in ("--format", "--restage"):
+            arguments = ("stage", source, "--layer", 1, "--target", tmp_path / "first", "--target", target, flag)
+            assert "is a file of the checkpoint that is staged" in refuse(run, *arguments)
+    assert {path: path.read_bytes() for path in checkpoint.iterdir()} == before
+    assert not (tmp_path / "first").exists()
+
+
+def test_region_beside_the_checkpoints_files_can_be_staged_again(checkpoint: Path, run: Any) -> None:
+    target = checkpoint / "t.region"
+    assert run("stage", checkpoint, "--layer", 1, "--target", target)[0] == 0
+    code, out, _ = run("stage", checkpoint, "--layer", 1, "--target", target, "--format")
+    assert (code, "wrote 0 bytes" in out) == (0, True)

@@ -22,6 +22,7 @@ from slacktier.errors import ConfigError, ContractError, TierError
 from slacktier.page import PAGE_BYTES, Superblock, encode_superblock, newest_superblock
 from slacktier.region import open_error, read_superblock_copies, stripe_size
 from slacktier_tierd.aligned import Bytes, aligned_buffer, write_at
+from slacktier_tierd.file_ids import FileId, file_id
 from slacktier_tierd.mounts import device_use
 
 _BLKSSZGET: Final = 0x1268  # linux/fs.h: logical sector size of a block device
@@ -47,6 +48,10 @@ class Target:
     @property
     def size(self) -> int:
         return stripe_size(self.fd)
+
+    @property
+    def file_id(self) -> FileId:
+        return file_id(os.fstat(self.fd))
 
     def allocate(self, stripe_bytes: int) -> None:
         """Give a file all the blocks it needs, before anything is written; trim() then gives it its exact size.
