@@ -8,6 +8,7 @@ Nothing here writes. Layout: docs/page-format.md. The standard library only.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -71,16 +72,38 @@ def _permission_hint(path: Path) -> str:
 
 
 def open_direct(path: Path, flags: int) -> tuple[int, bool]:
-    """(descriptor, whether O_DIRECT is in force); file systems that refuse it are read through the page cache."""
+    """(descriptor, whether O_DIRECT is in force) of a regular file or block device.
+
+    File systems that refuse O_DIRECT are read through the page cache.
+    raises  ConfigError for what does not open, and for what is neither of the two
+    """
+    fd, direct = _open_fd(path, flags)
+    if not _is_storage(os.fstat(fd)):
+        os.close(fd)
+        raise ConfigError(f"{path}: neither a regular file nor a block device")
+    # io_uring would answer EAGAIN where a read has to wait.
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+    return fd, direct
+
+
+def _open_fd(path: Path, flags: int) -> tuple[int, bool]:
+    """Without waiting, so that a FIFO can be told from a file: open() blocks until somebody writes to it."""
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC), True
-    except OSError as exc:
-        if exc.errno != errno.EINVAL:
-            raise open_error(path, exc) from exc
-    try:
-        return os.open(path, flags | os.O_CLOEXEC), False
+        try:
+            return os.open(path, flags | os.O_DIRECT), True
+        except OSError as exc:
+            if exc.errno != errno.EINVAL:
+                raise
+            return os.open(path, flags), False
     except OSError as exc:
         raise open_error(path, exc) from exc
+    except ValueError as exc:  # a NUL byte in it
+        raise ConfigError(f"{str(path)!r}: no path: {exc}") from exc
+
+
+def _is_storage(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode)
 
 
 def read_superblock_copies(fd: int) -> tuple[bytes, bytes]:
@@ -136,16 +159,13 @@ def check_state(sb: Superblock, path: Path, *, allow_partial: bool) -> None:
         raise ConfigError(
             f"{path}: a partial region with {sb.staged_pages} of {sb.page_count} pages, for tests only; "
             "it is not served",
-            hint="verify and bench read it with --allow-partial",
+            hint="verify reads it with --allow-partial",
         )
 
 
 def _open_stripe(path: Path) -> tuple[int, bool, Superblock]:
     fd, direct = open_direct(path, os.O_RDONLY)
     try:
-        mode = os.fstat(fd).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
-            raise ConfigError(f"{path}: neither a regular file nor a block device")
         try:
             return fd, direct, newest_superblock(read_superblock_copies(fd))
         except ContractError as exc:

@@ -2,6 +2,7 @@
 """`slacktier plan`: examples decide as their text says, wrong input ends in one clear line, the page stands alone."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -280,6 +281,12 @@ class TestInput:
         code, _, err = plan()
         assert code == 2
         assert "a plan file is missing" in err
+
+    def test_fifo_is_refused_at_once(self, plan: Any, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        code, out, err = plan(tmp_path / "fifo")
+        assert (code, out) == (2, "")
+        assert "fifo: not a regular file" in err
 
     def test_other_unit_of_a_key_is_named(self, plan: Any, tmp_path: Path) -> None:
         file = tmp_path / "unit.yaml"
