@@ -19,7 +19,14 @@ from types import TracebackType
 from typing import Final
 
 from slacktier.errors import ConfigError, ContractError, SlackTierError
-from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, Superblock, newest_superblock
+from slacktier.page import (
+    PAGE_BYTES,
+    SUPERBLOCK_PAGES,
+    State,
+    Superblock,
+    carries_superblock,
+    newest_superblock,
+)
 
 SUPERBLOCK_BYTES: Final = SUPERBLOCK_PAGES * PAGE_BYTES
 
@@ -138,8 +145,14 @@ def order_stripes(found: Sequence[tuple[Path, Superblock]]) -> list[int]:
     """Positions of the given stripes in stripe order; raises if one is missing, twice there or of another region."""
     first_path, first = found[0]
     for path, sb in found[1:]:
+        if (sb.table_uuid, sb.layer_id) != (first.table_uuid, first.layer_id):
+            raise ConfigError(
+                f"{path}: holds another table (layer {sb.layer_id} of {sb.model}) than {first_path} "
+                f"(layer {first.layer_id} of {first.model})",
+                hint="name the stripes of one region",
+            )
         if identity(sb) != identity(first):
-            raise ContractError(f"{path}: a stripe of another region or another staging than {first_path}")
+            raise ContractError(f"{path}: a stripe of another staging than {first_path}")
     indices = [sb.stripe_index for _, sb in found]
     missing = sorted(set(range(first.stripe_count)) - set(indices))
     if missing or len(indices) != first.stripe_count:
@@ -167,7 +180,10 @@ def _open_stripe(path: Path) -> tuple[int, bool, Superblock]:
     fd, direct = open_direct(path, os.O_RDONLY)
     try:
         try:
-            return fd, direct, newest_superblock(read_superblock_copies(fd))
+            copies = read_superblock_copies(fd)
+            if not carries_superblock(copies):
+                raise ConfigError(f"{path}: no region: it carries no superblock", hint="`slacktier stage` makes one")
+            return fd, direct, newest_superblock(copies)
         except ContractError as exc:
             raise ContractError(f"{path}: {exc}", hint=exc.hint) from exc
         except OSError as exc:
@@ -180,8 +196,9 @@ def _open_stripe(path: Path) -> tuple[int, bool, Superblock]:
 def open_region(paths: Sequence[Path | str], *, allow_partial: bool = False) -> Region:
     """The region whose stripes are at these paths, in any order; the caller closes it.
 
-    raises  ConfigError for a path that does not open, a missing stripe, or a state that readers refuse;
-            ContractError for a damaged superblock, stripes of different regions, or a wrong size
+    raises  ConfigError for a path that does not open or is no region, a missing stripe, stripes of different tables,
+            or a state that readers refuse; ContractError for a damaged superblock, stripes of different stagings, or a
+            wrong size
     """
     if not paths:
         raise ConfigError("region: no path given")
