@@ -62,6 +62,9 @@ def stage(
     with _targets(paths) as targets:
         found = _found(source, targets)
         plan = plan_staging(wanted, found, may_format=options.may_format, restage=options.restage)
+        if plan.action is not Action.COMPARE:
+            for target in targets:
+                target.check_writable()
         run = _Staging(source, targets, plan.superblock, options, progress)
         if plan.action is Action.COMPARE:
             return run.compare()

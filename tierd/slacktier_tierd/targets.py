@@ -25,6 +25,7 @@ from slacktier_tierd.aligned import Bytes, aligned_buffer, write_at
 from slacktier_tierd.file_ids import FileId, file_id
 from slacktier_tierd.mounts import device_use
 
+_BLKROGET: Final = 0x125E  # linux/fs.h: whether a block device is read-only
 _BLKSSZGET: Final = 0x1268  # linux/fs.h: logical sector size of a block device
 
 
@@ -52,6 +53,11 @@ class Target:
     @property
     def file_id(self) -> FileId:
         return file_id(os.fstat(self.fd))
+
+    def check_writable(self) -> None:
+        """A read-only device opens for writing all the same, and fails at the first write; raises ConfigError."""
+        if self.is_device and struct.unpack("i", fcntl.ioctl(self.fd, _BLKROGET, bytes(4)))[0]:
+            raise ConfigError(f"{self.path}: the device is read-only", hint="`blockdev --setrw` makes it writable")
 
     def allocate(self, stripe_bytes: int) -> None:
         """Give a file all the blocks it needs, before anything is written; trim() then gives it its exact size.
