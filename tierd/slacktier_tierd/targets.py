@@ -24,6 +24,7 @@ from slacktier.region import open_error, read_superblock_copies, stripe_size
 from slacktier_tierd.aligned import Bytes, aligned_buffer, write_at
 from slacktier_tierd.file_ids import FileId, file_id
 from slacktier_tierd.mounts import device_use
+from slacktier_tierd.report import GIB
 
 _BLKROGET: Final = 0x125E  # linux/fs.h: whether a block device is read-only
 _BLKSSZGET: Final = 0x1268  # linux/fs.h: logical sector size of a block device
@@ -77,8 +78,8 @@ class Target:
                 raise self.failed("allocate", exc) from exc
             free = os.fstatvfs(self.fd)
             raise ConfigError(
-                f"{self.path}: {exc.strerror}: the region needs {stripe_bytes} bytes, "
-                f"{free.f_bavail * free.f_frsize} are free"
+                f"{self.path}: {exc.strerror}: the region needs {stripe_bytes / GIB:.3f} GiB, "
+                f"{free.f_bavail * free.f_frsize / GIB:.3f} GiB are free"
             ) from exc
 
     def trim(self, byte_count: int) -> None:
