@@ -54,17 +54,23 @@ QWEN38_CONFIG: Final[dict[str, Any]] = {
 SHIPPED: Final[dict[str, dict[str, Any]]] = {"v41": V41_CONFIG, "qwen3.8": QWEN38_CONFIG}
 
 
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
 def load_config(model: str) -> dict[str, Any]:
     """The config of a shipped model by name, or of a config.json by path; raises ConfigError."""
     if model in SHIPPED:
         return SHIPPED[model]
     try:
-        config = json.loads(Path(model).read_text(encoding="utf-8"))
+        config = json.loads(Path(model).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise ConfigError(
             f"model {model}: neither a shipped model ({', '.join(SHIPPED)}) nor a file", hint="name a config.json"
         ) from None
-    except (OSError, ValueError) as exc:
+    except OSError as exc:
+        raise ConfigError(f"model config {model}: {exc.strerror}") from exc
+    except (ValueError, RecursionError) as exc:
         raise ConfigError(f"model config {model}: {exc}") from exc
     if not isinstance(config, dict):
         raise ConfigError(f"model config {model}: holds a {type(config).__name__}, expected an object")

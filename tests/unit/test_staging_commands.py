@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,13 @@ def refuse(run: Any, *arguments: object) -> str:
         (["make-checkpoint", "new", "--size", "many"], "size 'many'"),
         (["make-checkpoint", "new", "--size", "1G", "--dtype", "bf16"], "V4.1 tables are fp8"),
         (["make-checkpoint", "new", "--rows", "10"], "no table fits"),
-        (["make-checkpoint", "new", "--size", "1G", "--family", "raw"], "expected v41 or qwen3.8"),
+        (["stage", "ck", "--layer", "1", "--target", ""], "--target '': is empty"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "objects.npy"], "objects.npy: not an .npy"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "empty.npy"], "empty.npy: not an .npy"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "none.npy"], "none.npy: No such file"),
+        (["hash", "--model", "ck", "--tokens", "1"], "model config ck: Is a directory"),
+        (["hash", "--model", "nan.json", "--tokens", "1"], "model config nan.json: NaN is no number"),
+        (["characterize", "ck"], "trace ck: not a regular file"),
         (["make-checkpoint", "ck", "--size", "1G"], "exists; nothing is written over"),
     ],
 )
@@ -111,8 +118,13 @@ def test_bad_input_is_one_line_and_exit_code_2(
     tmp_path: Path, checkpoint: Path, run: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    Path("empty.npy").touch()
+    Path("nan.json").write_text(json.dumps(V41_TINY | {"engram_vocab_size": float("nan")}))
     before = sorted(tmp_path.rglob("*"))
-    assert message in refuse(run, *arguments)
+    line = refuse(run, *arguments)
+    assert message in line
+    assert not {"pickle", "Errno"} & set(re.findall("[A-Za-z]+", line))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -194,3 +206,10 @@ def test_region_beside_the_checkpoints_files_can_be_staged_again(checkpoint: Pat
     assert run("stage", checkpoint, "--layer", 1, "--target", target)[0] == 0
     code, out, _ = run("stage", checkpoint, "--layer", 1, "--target", target, "--format")
     assert (code, "wrote 0 bytes" in out) == (0, True)
+
+
+def test_family_without_a_layout_is_not_offered(run: Any) -> None:
+    code, _, err = run("make-checkpoint", "new", "--size", "1G", "--family", "raw")
+    assert code == 2
+    assert "'raw' is not one of" in " ".join(err.split())
+    assert "raw" not in run("make-checkpoint", "--help")[1]
