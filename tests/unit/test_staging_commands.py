@@ -110,6 +110,11 @@ def refuse(run: Any, *arguments: object) -> str:
         (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "none.npy"], "none.npy: No such file"),
         (["hash", "--model", "ck", "--tokens", "1"], "model config ck: Is a directory"),
         (["hash", "--model", "nan.json", "--tokens", "1"], "model config nan.json: NaN is no number"),
+        (["hash", "--model", "empty.json", "--tokens", "1"], "empty.json: model config: no n-gram tables"),
+        (
+            ["serve", "--config", "empty.json", "--layer", "1=nvme:t", "--layer", "14=nvme:t"],
+            "empty.json: model config",
+        ),
         (["characterize", "ck"], "trace ck: not a regular file"),
         (["make-checkpoint", "ck", "--size", "1G"], "exists; nothing is written over"),
     ],
@@ -120,6 +125,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     np.save("objects.npy", np.array([{}]), allow_pickle=True)
     Path("empty.npy").touch()
+    Path("empty.json").write_text("{}")
     Path("nan.json").write_text(json.dumps(V41_TINY | {"engram_vocab_size": float("nan")}))
     before = sorted(tmp_path.rglob("*"))
     line = refuse(run, *arguments)

@@ -71,7 +71,7 @@ def command(
     """
     config = load_config(model)
     content, is_text = _read_input(source, text, tokens, file, ids_in_file)
-    hasher = load_hasher(config, tokenizer=tokenizer)
+    hasher = load_hasher(config, tokenizer=tokenizer, name=model)
     reader = _text_tokenizer(hasher, tokenizer) if is_text else None
     ids = reader.encode(content) if reader else parse_token_ids(content)
     chosen = select(hasher, model, ids, layer or [], step)
