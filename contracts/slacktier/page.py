@@ -220,6 +220,11 @@ def decode_superblock(page: bytes) -> Superblock:
     return sb
 
 
+def carries_superblock(copies: Sequence[bytes]) -> bool:
+    """Whether either copy begins as ours does; one that is damaged further on still tells whose it is."""
+    return any(page.startswith(SUPERBLOCK_MAGIC) for page in copies)
+
+
 def newest_superblock(copies: Sequence[bytes]) -> Superblock:
     """The valid copy with the highest sequence; raises ContractError with each copy's fault if none is valid."""
     valid: list[Superblock] = []

@@ -8,6 +8,7 @@ Nothing here writes. Layout: docs/page-format.md. The standard library only.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -18,7 +19,14 @@ from types import TracebackType
 from typing import Final
 
 from slacktier.errors import ConfigError, ContractError, SlackTierError
-from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, Superblock, newest_superblock
+from slacktier.page import (
+    PAGE_BYTES,
+    SUPERBLOCK_PAGES,
+    State,
+    Superblock,
+    carries_superblock,
+    newest_superblock,
+)
 
 SUPERBLOCK_BYTES: Final = SUPERBLOCK_PAGES * PAGE_BYTES
 
@@ -71,16 +79,38 @@ def _permission_hint(path: Path) -> str:
 
 
 def open_direct(path: Path, flags: int) -> tuple[int, bool]:
-    """(descriptor, whether O_DIRECT is in force); file systems that refuse it are read through the page cache."""
+    """(descriptor, whether O_DIRECT is in force) of a regular file or block device.
+
+    File systems that refuse O_DIRECT are read through the page cache.
+    raises  ConfigError for what does not open, and for what is neither of the two
+    """
+    fd, direct = _open_fd(path, flags)
+    if not _is_storage(os.fstat(fd)):
+        os.close(fd)
+        raise ConfigError(f"{path}: neither a regular file nor a block device")
+    # io_uring would answer EAGAIN where a read has to wait.
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+    return fd, direct
+
+
+def _open_fd(path: Path, flags: int) -> tuple[int, bool]:
+    """Without waiting, so that a FIFO can be told from a file: open() blocks until somebody writes to it."""
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC), True
-    except OSError as exc:
-        if exc.errno != errno.EINVAL:
-            raise open_error(path, exc) from exc
-    try:
-        return os.open(path, flags | os.O_CLOEXEC), False
+        try:
+            return os.open(path, flags | os.O_DIRECT), True
+        except OSError as exc:
+            if exc.errno != errno.EINVAL:
+                raise
+            return os.open(path, flags), False
     except OSError as exc:
         raise open_error(path, exc) from exc
+    except ValueError as exc:  # a NUL byte in it
+        raise ConfigError(f"{str(path)!r}: no path: {exc}") from exc
+
+
+def _is_storage(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode)
 
 
 def read_superblock_copies(fd: int) -> tuple[bytes, bytes]:
@@ -115,8 +145,14 @@ def order_stripes(found: Sequence[tuple[Path, Superblock]]) -> list[int]:
     """Positions of the given stripes in stripe order; raises if one is missing, twice there or of another region."""
     first_path, first = found[0]
     for path, sb in found[1:]:
+        if (sb.table_uuid, sb.layer_id) != (first.table_uuid, first.layer_id):
+            raise ConfigError(
+                f"{path}: holds another table (layer {sb.layer_id} of {sb.model}) than {first_path} "
+                f"(layer {first.layer_id} of {first.model})",
+                hint="name the stripes of one region",
+            )
         if identity(sb) != identity(first):
-            raise ContractError(f"{path}: a stripe of another region or another staging than {first_path}")
+            raise ContractError(f"{path}: a stripe of another staging than {first_path}")
     indices = [sb.stripe_index for _, sb in found]
     missing = sorted(set(range(first.stripe_count)) - set(indices))
     if missing or len(indices) != first.stripe_count:
@@ -136,18 +172,18 @@ def check_state(sb: Superblock, path: Path, *, allow_partial: bool) -> None:
         raise ConfigError(
             f"{path}: a partial region with {sb.staged_pages} of {sb.page_count} pages, for tests only; "
             "it is not served",
-            hint="verify and bench read it with --allow-partial",
+            hint="verify reads it with --allow-partial",
         )
 
 
 def _open_stripe(path: Path) -> tuple[int, bool, Superblock]:
     fd, direct = open_direct(path, os.O_RDONLY)
     try:
-        mode = os.fstat(fd).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
-            raise ConfigError(f"{path}: neither a regular file nor a block device")
         try:
-            return fd, direct, newest_superblock(read_superblock_copies(fd))
+            copies = read_superblock_copies(fd)
+            if not carries_superblock(copies):
+                raise ConfigError(f"{path}: no region: it carries no superblock", hint="`slacktier stage` makes one")
+            return fd, direct, newest_superblock(copies)
         except ContractError as exc:
             raise ContractError(f"{path}: {exc}", hint=exc.hint) from exc
         except OSError as exc:
@@ -160,8 +196,9 @@ def _open_stripe(path: Path) -> tuple[int, bool, Superblock]:
 def open_region(paths: Sequence[Path | str], *, allow_partial: bool = False) -> Region:
     """The region whose stripes are at these paths, in any order; the caller closes it.
 
-    raises  ConfigError for a path that does not open, a missing stripe, or a state that readers refuse;
-            ContractError for a damaged superblock, stripes of different regions, or a wrong size
+    raises  ConfigError for a path that does not open or is no region, a missing stripe, stripes of different tables,
+            or a state that readers refuse; ContractError for a damaged superblock, stripes of different stagings, or a
+            wrong size
     """
     if not paths:
         raise ConfigError("region: no path given")

@@ -25,7 +25,7 @@ _UNREADABLE: Final = (
 def read_npz(path: Path, required: Sequence[str], optional: Sequence[str] = (), *, what: str) -> dict[str, Array]:
     """The named arrays of a file; raises ConfigError that begins with `what` and the path."""
     if not path.is_file():
-        raise ConfigError(f"{what} {path}: no such file")
+        raise ConfigError(f"{what} {path}: {'not a regular file' if path.exists() else 'no such file'}")
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())

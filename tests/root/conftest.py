@@ -31,14 +31,19 @@ def run_tool(*command: object) -> str:
 
 @pytest.fixture
 def make_loop(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """make_loop(byte_count, sector_bytes=512): a block device backed by a file, detached afterwards."""
+    """make_loop(byte_count, sector_bytes=512): a block device backed by a file, detached afterwards.
+
+    read_only, content  whether it may be written, and the first bytes that are on it
+    """
     devices: list[Path] = []
 
-    def make(byte_count: int, sector_bytes: int = 512) -> Path:
+    def make(byte_count: int, sector_bytes: int = 512, *, read_only: bool = False, content: bytes = b"") -> Path:
         backing = tmp_path / f"disk{len(devices)}.img"
         with backing.open("wb") as file:
+            file.write(content)
             file.truncate(byte_count)
-        found = run_tool("losetup", "--find", "--show", "--sector-size", sector_bytes, backing)
+        access = ["--read-only"] if read_only else []
+        found = run_tool("losetup", "--find", "--show", "--sector-size", sector_bytes, *access, backing)
         devices.append(Path(found))
         return devices[-1]
 

@@ -25,7 +25,7 @@ MakeDisk = Callable[..., Path]
 def test_new_file_that_does_not_fit_is_refused_and_gone(make_disk: MakeDisk, kind: str) -> None:
     disk = make_disk(kind, 32 * MIB)
     free = os.statvfs(disk).f_bavail
-    with pytest.raises(ConfigError, match=r"No space left on device: the region needs \d+ bytes, \d+ are free"):
+    with pytest.raises(ConfigError, match=r"No space left on device: the region needs [\d.]+ GiB, [\d.]+ GiB are free"):
         stage(pattern_table(LARGE), [disk / "t.region"])
     assert [path.name for path in disk.iterdir() if path.name != "lost+found"] == []
     assert os.statvfs(disk).f_bavail == free
@@ -58,7 +58,7 @@ def test_one_full_disk_of_two_leaves_both_stripes_as_they_were(tmp_path: Path, m
 
 def test_checkpoint_that_does_not_fit_is_refused_and_gone(make_disk: MakeDisk) -> None:
     disk = make_disk("tmpfs", 1 * MIB)
-    with pytest.raises(ConfigError, match=r"needs \d+ bytes, \d+ are free"):
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GiB, [\d.]+ GiB are free"):
         write_checkpoint(disk / "ck", v41_layout(V41_TINY, rows_max=60_000))
     assert list(disk.iterdir()) == []
 

@@ -112,6 +112,18 @@ def test_device_that_another_process_has_claimed_is_refused(make_loop: MakeLoop)
         os.close(holder)
 
 
+def test_read_only_device_is_refused_untouched_but_may_be_compared(tmp_path: Path, make_loop: MakeLoop) -> None:
+    device = make_loop(32 * MIB, read_only=True)
+    before = digest(device)
+    with pytest.raises(ConfigError, match=f"{device}: the device is read-only"):
+        stage(pattern_table(1000), [device], FORMAT)
+    assert digest(device) == before
+    region = tmp_path / "t.region"
+    stage(pattern_table(1000), [region])
+    device = make_loop(region.stat().st_size, read_only=True, content=region.read_bytes())
+    assert stage(pattern_table(1000), [device]).outcome == "unchanged"
+
+
 def test_second_writer_on_a_device_is_refused(make_loop: MakeLoop) -> None:
     device = make_loop(32 * MIB)
     seen: list[str] = []

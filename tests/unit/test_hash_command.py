@@ -14,6 +14,7 @@ from small_tokenizer import TEXT, write_small_tokenizer
 from typer.testing import CliRunner
 
 from slacktier.errors import ConfigError
+from slacktier_cli.commands import hash as hash_command
 from slacktier_cli.main import app, main
 from slacktier_rowids.engram import scaled_config
 from slacktier_rowids.models import load_hasher
@@ -169,3 +170,15 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (2, "")
     assert printed.err.splitlines()[0] == "slacktier: token 0: 'x' is not a token id"
+
+
+def test_endless_input_is_refused(ple_config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hash_command, "_INPUT_BYTES_MAX", 1 << 20)
+    arguments = ("--model", ple_config, "--as-tokens")
+    assert refused(*arguments, "--file", "/dev/zero") == "/dev/zero: more than 1 MiB"
+    assert refused(*arguments, "-", stdin=b"1 " * (1 << 20)) == "standard input: more than 1 MiB"
+
+
+def test_text_that_is_not_utf_8_is_refused(engram_config: str, tokenizer: Path) -> None:
+    arguments = ("--model", engram_config, "--tokenizer", str(tokenizer))
+    assert refused(*arguments, "--text", "ab\udcff") == "--text: not UTF-8 text at character 2"

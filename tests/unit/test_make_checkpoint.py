@@ -105,7 +105,7 @@ def test_existing_directory_is_not_written_over(tmp_path: Path) -> None:
 def test_checkpoint_larger_than_the_disk_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     layout = v41_layout(None)
     layout.files["huge"] = layout.files.popitem()[1] * 1000
-    with pytest.raises(ConfigError, match=r"needs \d+ bytes, \d+ are free"):
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GiB, [\d.]+ GiB are free"):
         write_checkpoint(tmp_path / "ck", layout)
     assert list(tmp_path.iterdir()) == []
 

@@ -119,6 +119,14 @@ def test_existing_file_is_kept(
     assert "exists" in capsys.readouterr().err
 
 
+def test_missing_directory_is_refused_before_anything_is_measured(
+    region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "none" / "disk.yaml"
+    assert command(monkeypatch, region, "--seconds", 600, "--out", out) == 2  # the test's own limit is far shorter
+    assert f"--out {out}: no such directory" in capsys.readouterr().err
+
+
 def test_remote_node_is_measured_over_tcp(
     region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

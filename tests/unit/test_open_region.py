@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +76,7 @@ def test_missing_repeated_and_foreign_stripes_are_refused(tmp_path: Path) -> Non
         open_region(paths[:1])
     with pytest.raises(ConfigError, match=r"given as stripes \[0, 0\]"):
         open_region([paths[0], paths[0]])
-    with pytest.raises(ContractError, match="a stripe of another region"):
+    with pytest.raises(ConfigError, match=r"holds another table \(layer 1 of other\) than .*\(layer 1 of m\)"):
         open_region([paths[0], other[1]])
     with pytest.raises(ConfigError, match="no path"):
         open_region([])
@@ -121,7 +123,7 @@ def test_what_is_no_region_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello" * 5000)
     (tmp_path / "directory").mkdir()
     for name in ("empty", "text"):
-        with pytest.raises(ContractError, match=f"{name}: no valid superblock"):
+        with pytest.raises(ConfigError, match=f"{name}: no region: it carries no superblock"):
             open_region([tmp_path / name])
     with pytest.raises(ConfigError, match="directory"):
         open_region([tmp_path / "directory"])
@@ -146,3 +148,23 @@ def test_permission_error_names_user_owner_and_mode(tmp_path: Path) -> None:
     error = open_error(path, OSError(errno.EACCES, "Permission denied"))
     assert f"{path}: permission denied for user id {os.geteuid()}" in str(error)
     assert f"belongs to {os.getuid()}:{os.getgid()} with mode 0660" in error.hint
+
+
+def test_fifo_and_socket_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match="fifo: neither a regular file nor a block device"):
+        open_region([tmp_path / "fifo"])
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        with pytest.raises(ConfigError, match="socket: cannot be opened"):
+            open_region([tmp_path / "socket"])
+
+
+def test_path_with_a_nul_byte_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'a\\x00b': no path: embedded null byte"):
+        open_region(["a\0b"])
+
+
+def test_reads_of_an_open_region_wait_for_the_device(tmp_path: Path) -> None:
+    with open_region(staged(tmp_path)) as region:
+        assert [fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK for fd in region.fds] == [0]

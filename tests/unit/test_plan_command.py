@@ -2,6 +2,7 @@
 """`slacktier plan`: examples decide as their text says, wrong input ends in one clear line, the page stands alone."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -202,10 +203,20 @@ class TestOutput:
         assert plan(file, "--html", page)[0] == 0
         assert "<b>disk" not in page.read_text()
 
-    def test_page_that_cannot_be_written_exits_1(self, plan: Any, tmp_path: Path) -> None:
-        code, _, err = plan(EXAMPLES / "v41-1-disk.yaml", "--html", tmp_path / "none" / "plan.html")
-        assert code == 1
-        assert "No such file" in err
+    @pytest.mark.parametrize(
+        ("where", "says"),
+        [("none/plan.html", "no such directory"), ("dir", "is a directory"), ("closed/plan.html", "cannot be written")],
+    )
+    def test_page_that_cannot_be_written_is_refused(
+        self, plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, says: str
+    ) -> None:
+        (tmp_path / "dir").mkdir()
+        (tmp_path / "closed").mkdir()
+        # Root may write anywhere, so the kernel's answer is given here.
+        monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "closed")
+        code, out, err = plan(EXAMPLES / "v41-1-disk.yaml", "--html", tmp_path / where)
+        assert (code, out) == (2, "")
+        assert says in err
 
 
 class TestInput:
@@ -280,6 +291,12 @@ class TestInput:
         code, _, err = plan()
         assert code == 2
         assert "a plan file is missing" in err
+
+    def test_fifo_is_refused_at_once(self, plan: Any, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        code, out, err = plan(tmp_path / "fifo")
+        assert (code, out) == (2, "")
+        assert "fifo: not a regular file" in err
 
     def test_other_unit_of_a_key_is_named(self, plan: Any, tmp_path: Path) -> None:
         file = tmp_path / "unit.yaml"

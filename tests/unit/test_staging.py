@@ -310,6 +310,7 @@ class FailingSource:
 
     def __init__(self, inner: RowSource, row: int) -> None:
         self.table, self.direct, self._inner, self._row = inner.table, True, inner, row
+        self.files = inner.files
 
     def read(self, row_first, row_count, into):  # type: ignore[no-untyped-def]
         if row_first <= self._row < row_first + row_count:

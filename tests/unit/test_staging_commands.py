@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,26 @@ def refuse(run: Any, *arguments: object) -> str:
         (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "tiny.json"], "not an .npy array"),
         (["stage", "ck", "--layer", "1", "--target", "/dev/none"], "no such device"),
         (["stage", "ck", "--layer", "1", "--target", "t", "--tensor", "x", "--payload-bytes", "4"], "no tensor 'x'"),
+        (["verify", "tiny.json"], "tiny.json: no region: it carries no superblock"),
+        (["measure", "reads", "tiny.json"], "tiny.json: no region"),
+        (["serve", "--layer", "1=nvme:tiny.json", "--layer", "14=nvme:tiny.json"], "tiny.json: no region"),
         (["verify", "none.region"], "none.region: no such file or device"),
         (["make-checkpoint", "new"], "how large?"),
         (["make-checkpoint", "new", "--size", "many"], "size 'many'"),
         (["make-checkpoint", "new", "--size", "1G", "--dtype", "bf16"], "V4.1 tables are fp8"),
         (["make-checkpoint", "new", "--rows", "10"], "no table fits"),
-        (["make-checkpoint", "new", "--size", "1G", "--family", "raw"], "expected v41 or qwen3.8"),
+        (["stage", "ck", "--layer", "1", "--target", ""], "--target '': is empty"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "objects.npy"], "objects.npy: not an .npy"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "empty.npy"], "empty.npy: not an .npy"),
+        (["stage", "ck", "--layer", "1", "--target", "t", "--partial-rows", "none.npy"], "none.npy: No such file"),
+        (["hash", "--model", "ck", "--tokens", "1"], "model config ck: Is a directory"),
+        (["hash", "--model", "nan.json", "--tokens", "1"], "model config nan.json: NaN is no number"),
+        (["hash", "--model", "empty.json", "--tokens", "1"], "empty.json: model config: no n-gram tables"),
+        (
+            ["serve", "--config", "empty.json", "--layer", "1=nvme:t", "--layer", "14=nvme:t"],
+            "empty.json: model config",
+        ),
+        (["characterize", "ck"], "trace ck: not a regular file"),
         (["make-checkpoint", "ck", "--size", "1G"], "exists; nothing is written over"),
     ],
 )
@@ -108,8 +123,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
     tmp_path: Path, checkpoint: Path, run: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    Path("empty.npy").touch()
+    Path("empty.json").write_text("{}")
+    Path("nan.json").write_text(json.dumps(V41_TINY | {"engram_vocab_size": float("nan")}))
     before = sorted(tmp_path.rglob("*"))
-    assert message in refuse(run, *arguments)
+    line = refuse(run, *arguments)
+    assert message in line
+    assert not {"pickle", "Errno"} & set(re.findall("[A-Za-z]+", line))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -165,3 +186,36 @@ def test_bench_without_fio_says_how_to_get_it(tmp_path: Path, run: Any, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = run("bench", "stage", "--dir", tmp_path)
     assert (code, err) == (2, "slacktier: fio is not installed\nhint: apt-get install fio\n")
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "config.json", "tokenizer.txt"])
+@pytest.mark.parametrize("link", ["", "hard", "symbolic"])
+def test_file_of_the_source_is_never_formatted(
+    tmp_path: Path, checkpoint: Path, run: Any, name: str, link: str
+) -> None:
+    (checkpoint / "tokenizer.txt").write_text("any other file of the checkpoint")
+    file = next(checkpoint.glob("*.safetensors")) if name.endswith(".safetensors") else checkpoint / name
+    before, target = {path: path.read_bytes() for path in checkpoint.iterdir()}, file
+    if link:
+        target = tmp_path / "link"
+        target.hardlink_to(file) if link == "hard" else target.symlink_to(file)
+    for source in (checkpoint, next(checkpoint.glob("*.safetensors"))):
+        for flag in ("--format", "--restage"):
+            arguments = ("stage", source, "--layer", 1, "--target", tmp_path / "first", "--target", target, flag)
+            assert "is a file of the checkpoint that is staged" in refuse(run, *arguments)
+    assert {path: path.read_bytes() for path in checkpoint.iterdir()} == before
+    assert not (tmp_path / "first").exists()
+
+
+def test_region_beside_the_checkpoints_files_can_be_staged_again(checkpoint: Path, run: Any) -> None:
+    target = checkpoint / "t.region"
+    assert run("stage", checkpoint, "--layer", 1, "--target", target)[0] == 0
+    code, out, _ = run("stage", checkpoint, "--layer", 1, "--target", target, "--format")
+    assert (code, "wrote 0 bytes" in out) == (0, True)
+
+
+def test_family_without_a_layout_is_not_offered(run: Any) -> None:
+    code, _, err = run("make-checkpoint", "new", "--size", "1G", "--family", "raw")
+    assert code == 2
+    assert "'raw' is not one of" in " ".join(err.split())
+    assert "raw" not in run("make-checkpoint", "--help")[1]

@@ -15,6 +15,7 @@ from slacktier.region import open_error
 from slacktier_tierd.safetensors_header import SafetensorsFile, TensorEntry, read_header
 
 INDEX_NAME: Final = "model.safetensors.index.json"
+CONFIG_NAME: Final = "config.json"
 _JSON_BYTES_MAX: Final = 64 << 20
 
 
@@ -73,7 +74,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json beside the tensors, or {} where there is none."""
-        path = (self.path if self.path.is_dir() else self.path.parent) / "config.json"
+        path = (self.path if self.path.is_dir() else self.path.parent) / CONFIG_NAME
         return read_json_object(path) if path.exists() else {}
 
     @property

@@ -24,7 +24,7 @@ from slacktier_tierd.aligned import Bytes, write_at
 from slacktier_tierd.checkpoint import INDEX_NAME
 from slacktier_tierd.checkpoint_layout import CheckpointLayout, ConstantTensor, PatternTensor
 from slacktier_tierd.pipeline import run_ordered
-from slacktier_tierd.report import Progress, no_progress
+from slacktier_tierd.report import GIB, Progress, no_progress
 
 _CHUNK_BYTES: Final = 8 << 20
 _FLUSH_BYTES: Final = 256 << 20  # dirty page cache that a run may hold
@@ -90,7 +90,9 @@ def _check_space(directory: Path, byte_count: int) -> None:
     disk = os.statvfs(directory.parent)
     free = disk.f_bavail * disk.f_frsize
     if byte_count > free:
-        raise ConfigError(f"{directory}: the checkpoint needs {byte_count} bytes, {free} are free")
+        raise ConfigError(
+            f"{directory}: the checkpoint needs {byte_count / GIB:.3f} GiB, {free / GIB:.3f} GiB are free"
+        )
 
 
 @contextmanager

@@ -33,11 +33,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is on one target, in stripe order."""
+    """What is on one target, in stripe order.
+
+    of_source  it is a file of the checkpoint that is staged, by whatever name
+    """
 
     path: Path
     exists: bool
     superblock: Superblock | None
+    of_source: bool = False
 
 
 def plan_staging(wanted: Superblock, found: Sequence[Found], *, may_format: bool, restage: bool) -> Plan:
@@ -45,6 +49,7 @@ def plan_staging(wanted: Superblock, found: Sequence[Found], *, may_format: bool
 
     wanted  a new staging of the table: epoch 1, nothing staged, digest = the chain's start
     """
+    _refuse_source(found)
     _refuse_foreign(found, may_format=may_format)
     ours = [(index, each.path, each.superblock) for index, each in enumerate(found) if each.superblock is not None]
     if not ours:
@@ -80,6 +85,18 @@ def plan_staging(wanted: Superblock, found: Sequence[Found], *, may_format: bool
             source_digest=behind.source_digest,
         ),
     )  # fmt: skip
+
+
+def _refuse_source(found: Sequence[Found]) -> None:
+    """No flag helps here: what --format would write over is what the rows come from."""
+    for each in found:
+        if (
+            each.exists and each.of_source and each.superblock is None
+        ):  # a region of ours may lie in the checkpoint's directory
+            raise ConfigError(
+                f"{each.path}: is a file of the checkpoint that is staged; nothing is written over it",
+                hint="name another target",
+            )
 
 
 def _refuse_foreign(found: Sequence[Found], *, may_format: bool) -> None:

@@ -17,6 +17,8 @@ from slacktier.page import PAGE_BYTES
 from slacktier.region import open_direct
 from slacktier_native.pages import pattern_fill
 from slacktier_tierd.aligned import Bytes, aligned_buffer, read_at
+from slacktier_tierd.checkpoint import CONFIG_NAME, INDEX_NAME
+from slacktier_tierd.file_ids import FileId, file_ids
 from slacktier_tierd.tables import Segment, Table
 
 
@@ -50,6 +52,10 @@ class RowSource(Protocol):
         """Whether every file is read with O_DIRECT; True where there is no file."""
         ...
 
+    def files(self) -> frozenset[FileId]:
+        """The files that staging must never write over."""
+        ...
+
     def read(self, row_first: int, row_count: int, into: RowBuffers) -> tuple[Bytes, Bytes | None]:
         """Payloads and scales of these rows, packed; views into `into`, good until its next use.
 
@@ -68,6 +74,9 @@ class PatternSource:
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
         self._seed = seed
+
+    def files(self) -> frozenset[FileId]:
+        return frozenset()
 
     def read(self, row_first: int, row_count: int, into: RowBuffers) -> tuple[Bytes, Bytes | None]:
         table = self.table
@@ -110,6 +119,14 @@ class SafetensorsSource:
             opened.append(_OpenSegment(segment, row_first, self._fds[segment.path]))
             row_first += segment.row_count
         return opened
+
+    def files(self) -> frozenset[FileId]:
+        """Those that rows come from; in a checkpoint's directory all, for it is of use only as a whole."""
+        paths = set(self._fds)
+        for directory in {path.parent for path in self._fds}:
+            whole = (directory / INDEX_NAME).exists() or (directory / CONFIG_NAME).exists()
+            paths.update(directory.iterdir() if whole else directory.glob("*.safetensors"))
+        return file_ids(paths)
 
     def read(self, row_first: int, row_count: int, into: RowBuffers) -> tuple[Bytes, Bytes | None]:
         table = self.table

@@ -60,8 +60,11 @@ def stage(
     wanted = replace(wanted, source_digest=chain_start(wanted))
     encode_superblock(wanted)  # refuses names that are too long while nothing is open yet
     with _targets(paths) as targets:
-        found = [Found(target.path, target.new_path is None, target.found) for target in targets]
+        found = _found(source, targets)
         plan = plan_staging(wanted, found, may_format=options.may_format, restage=options.restage)
+        if plan.action is not Action.COMPARE:
+            for target in targets:
+                target.check_writable()
         run = _Staging(source, targets, plan.superblock, options, progress)
         if plan.action is Action.COMPARE:
             return run.compare()
@@ -86,6 +89,15 @@ def _targets(paths: Sequence[Path]) -> Iterator[list[Target]]:
     finally:
         for target in targets:
             target.close()
+
+
+def _found(source: RowSource, targets: Sequence[Target]) -> list[Found]:
+    foreign = any(target.new_path is None and target.found is None for target in targets)
+    source_files = source.files() if foreign else frozenset()
+    return [
+        Found(target.path, target.new_path is None, target.found, of_source=target.file_id in source_files)
+        for target in targets
+    ]
 
 
 def allocate_all(targets: Sequence[Target], sizes: Sequence[int]) -> None:

@@ -22,8 +22,11 @@ from slacktier.errors import ConfigError, ContractError, TierError
 from slacktier.page import PAGE_BYTES, Superblock, encode_superblock, newest_superblock
 from slacktier.region import open_error, read_superblock_copies, stripe_size
 from slacktier_tierd.aligned import Bytes, aligned_buffer, write_at
+from slacktier_tierd.file_ids import FileId, file_id
 from slacktier_tierd.mounts import device_use
+from slacktier_tierd.report import GIB
 
+_BLKROGET: Final = 0x125E  # linux/fs.h: whether a block device is read-only
 _BLKSSZGET: Final = 0x1268  # linux/fs.h: logical sector size of a block device
 
 
@@ -48,6 +51,15 @@ class Target:
     def size(self) -> int:
         return stripe_size(self.fd)
 
+    @property
+    def file_id(self) -> FileId:
+        return file_id(os.fstat(self.fd))
+
+    def check_writable(self) -> None:
+        """A read-only device opens for writing all the same, and fails at the first write; raises ConfigError."""
+        if self.is_device and struct.unpack("i", fcntl.ioctl(self.fd, _BLKROGET, bytes(4)))[0]:
+            raise ConfigError(f"{self.path}: the device is read-only", hint="`blockdev --setrw` makes it writable")
+
     def allocate(self, stripe_bytes: int) -> None:
         """Give a file all the blocks it needs, before anything is written; trim() then gives it its exact size.
 
@@ -66,8 +78,8 @@ class Target:
                 raise self.failed("allocate", exc) from exc
             free = os.fstatvfs(self.fd)
             raise ConfigError(
-                f"{self.path}: {exc.strerror}: the region needs {stripe_bytes} bytes, "
-                f"{free.f_bavail * free.f_frsize} are free"
+                f"{self.path}: {exc.strerror}: the region needs {stripe_bytes / GIB:.3f} GiB, "
+                f"{free.f_bavail * free.f_frsize / GIB:.3f} GiB are free"
             ) from exc
 
     def trim(self, byte_count: int) -> None:

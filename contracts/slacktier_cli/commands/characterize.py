@@ -122,7 +122,7 @@ def command(
         trace = trace.of_sources(source) if source else trace
         corpus = Corpus.build(trace, Trace.load(fit) if fit else None, seed)
         config = load_config(model)
-        hasher = load_hasher(config, tokenizer=tokenizer)
+        hasher = load_hasher(config, tokenizer=tokenizer, name=model)
         hasher.vocabulary.check(corpus.trace.tokens.astype(np.int64), f"trace {trace_path}: token")
         seen_rows = SeenSet.load(seen) if seen else None
     study = Study(corpus, hasher, options, bars, watch, seen_rows)

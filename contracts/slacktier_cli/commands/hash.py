@@ -22,6 +22,7 @@ from slacktier_rowids.ple import PleLayout
 from slacktier_rowids.tokenizer import TextTokenizer, V4Tokenizer
 
 _TOKEN_ID = re.compile(r"-?[0-9]{1,18}")
+_INPUT_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def command(
     """
     config = load_config(model)
     content, is_text = _read_input(source, text, tokens, file, ids_in_file)
-    hasher = load_hasher(config, tokenizer=tokenizer)
+    hasher = load_hasher(config, tokenizer=tokenizer, name=model)
     reader = _text_tokenizer(hasher, tokenizer) if is_text else None
     ids = reader.encode(content) if reader else parse_token_ids(content)
     chosen = select(hasher, model, ids, layer or [], step)
@@ -94,14 +95,31 @@ def _read_input(
     if text is not None:
         if ids_in_file:
             raise ConfigError("--as-tokens goes with --file and -", hint="for token ids, use --tokens")
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:  # bytes that are no UTF-8 come from the shell as lone surrogates
+            raise ConfigError(f"--text: not UTF-8 text at character {exc.start}") from exc
         return text, True
+    return _read_bounded(file), not ids_in_file
+
+
+def _read_bounded(file: Path | None) -> str:
+    """A file's or standard input's text; neither need ever end."""
+    name = file or "standard input"
     try:
-        content = (file.read_bytes() if file else sys.stdin.buffer.read()).decode()
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{file or 'standard input'}: not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+        if file is None:
+            raw = sys.stdin.buffer.read(_INPUT_BYTES_MAX + 1)
+        else:
+            with file.open("rb") as opened:
+                raw = opened.read(_INPUT_BYTES_MAX + 1)
     except OSError as exc:
-        raise ConfigError(f"{file or 'standard input'}: {exc.strerror}") from exc
-    return content, not ids_in_file
+        raise ConfigError(f"{name}: {exc.strerror}") from exc
+    if len(raw) > _INPUT_BYTES_MAX:
+        raise ConfigError(f"{name}: more than {_INPUT_BYTES_MAX >> 20} MiB", hint="hash it in parts")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{name}: not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
 
 
 def _text_tokenizer(hasher: Hasher, tokenizer: Path | None) -> TextTokenizer:

@@ -25,6 +25,7 @@ from slacktier.tiers import Tier
 from slacktier.window_fit import ReadFit, ReadSample, fit_read_model
 from slacktier.window_model import ReadModel
 from slacktier_cli.machine import describe_machine
+from slacktier_cli.outputs import check_output
 
 if TYPE_CHECKING:
     from slacktier_native.measure_reads import Reader
@@ -77,6 +78,8 @@ def reads(
 
     if out is not None and out.exists():
         raise ConfigError(f"{out} exists", hint="move it away or name another file")
+    if out is not None:
+        check_output("--out", out)
     counts = tuple(pages or measure_reads.PAGES)
     tier_read, open_reader = _opener(target, tier, emulate, token, sum(sorted(counts)[-2:]))
     with _bar(seconds) as progress:

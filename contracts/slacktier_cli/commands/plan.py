@@ -12,6 +12,7 @@ from rich.console import Console
 
 from slacktier.errors import ConfigError
 from slacktier.window import decide
+from slacktier_cli.outputs import check_output
 from slacktier_cli.planning.load import load_plan
 from slacktier_cli.planning.paper import paper_report
 from slacktier_cli.planning.report import Report, as_json
@@ -46,6 +47,8 @@ def command(
         return
     if file is None:
         raise ConfigError("a plan file is missing", hint="docs/examples/plan/ holds files to start from")
+    if html is not None:
+        check_output("--html", html)
     report = make_report(file, what_if or [])
     if html is not None:
         from slacktier_cli.planning.page import write_page  # matplotlib is an extra

@@ -74,7 +74,7 @@ def command(
     if rank >= ranks:
         raise ConfigError(f"--rank {rank}: expected below --tp {ranks}")
     model_config = load_config(config)
-    _check_tables(plans, load_layout(model_config))
+    _check_tables(plans, load_layout(model_config, name=config))
     if record_lookups is not None and not record_lookups.parent.is_dir():
         raise ConfigError(f"--record-lookups {record_lookups}: no such directory: {record_lookups.parent}")
     codec = V4Codec()

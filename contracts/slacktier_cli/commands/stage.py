@@ -32,11 +32,12 @@ def _only_layer(checkpoint: Checkpoint, family: Family) -> int:
 
 def _row_ids(path: Path) -> RowIds:
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"{path}: not an .npy array of row ids: {exc}") from exc
-    if not isinstance(found, np.ndarray):
-        raise ConfigError(f"{path}: not an .npy array of row ids")
+        with path.open("rb") as file:
+            found: RowIds = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}") from exc
+    except (ValueError, EOFError) as exc:
+        raise ConfigError(f"{path}: not an .npy array of row ids", hint="numpy.save writes one") from exc
     return found
 
 
@@ -60,7 +61,8 @@ def _print(report: StageReport, targets: list[Path]) -> None:
 def command(
     checkpoint: Annotated[Path | None, typer.Argument(help="Checkpoint directory, or one safetensors file.")] = None,
     target: Annotated[
-        list[Path] | None, typer.Option(help="File or block device; repeat it for stripes, in order.")
+        list[str] | None,
+        typer.Option(metavar="PATH", help="File or block device; repeat it for stripes, in order."),
     ] = None,
     layer: Annotated[
         int | None, typer.Option(min=0, help="Layer of the table; needed where there are several.")
@@ -101,6 +103,9 @@ def command(
     """
     if not target:
         raise ConfigError("where to? --target names a file or a block device")
+    if "" in target:
+        raise ConfigError("--target '': is empty", hint="is a variable of the shell not set?")
+    targets = [Path(text) for text in target]
     if synthetic:
         shape = RowShape(payload_bytes, scale_bytes, RowFormat.RAW) if synthetic == "raw" and payload_bytes else None
         if checkpoint is not None or layer is None:
@@ -114,18 +119,18 @@ def command(
     try:
         with byte_progress() as progress:
             if partial_rows is not None:
-                if len(target) != 1 or may_format or restage:
+                if len(targets) != 1 or may_format or restage:
                     raise ConfigError("--partial-rows makes one new file; neither stripes, --format nor --restage")
-                report = stage_partial(source, target[0], _row_ids(partial_rows), threads=threads, progress=progress)
+                report = stage_partial(source, targets[0], _row_ids(partial_rows), threads=threads, progress=progress)
             else:
                 options = StageOptions(may_format=may_format, restage=restage, threads=threads)
-                report = stage(source, target, options, progress)
+                report = stage(source, targets, options, progress)
     finally:
         source.close()
     if as_json:
         print(json.dumps(report.as_json()))
     else:
-        _print(report, target)
+        _print(report, targets)
 
 
 def _checkpoint_source(

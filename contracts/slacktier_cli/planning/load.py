@@ -88,6 +88,8 @@ def _included_curves(path: Path, where: str, spec: dict[str, Any], ranks: object
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file() and path.exists():  # a FIFO would be waited for
+            raise ConfigError(f"{path}: not a regular file, expected a plan or read-model file")
         with path.open("rb") as file:
             raw = file.read(_FILE_BYTES_MAX + 1)
     except OSError as exc:
