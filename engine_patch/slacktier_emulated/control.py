@@ -3,16 +3,32 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
 from slacktier_emulated.layers import CACHE_ROWS_MAX, Source, make_source
 from slacktier_emulated.profile import Overrides
 
+
+def _readable_path(text: str) -> str:
+    """A path that open() takes and does not block on; what is not there is told when the region is opened."""
+    if not text or "\0" in text:
+        raise ValueError(f"path {text!r}: expected one that is not empty and without NUL")
+    try:
+        mode = Path(text).stat().st_mode
+    except OSError:
+        return text
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        raise ValueError(f"path {text!r}: neither a regular file nor a block device")
+    return text
+
+
+RegionPath = Annotated[str, AfterValidator(_readable_path)]
 PositiveMs = Annotated[float, Field(gt=0, le=600_000, allow_inf_nan=False)]
 
 
@@ -34,7 +50,7 @@ class SourceChange(ControlModel):
     """One replica. Without paths it reads the region that the layer reads now."""
 
     tier: str
-    paths: list[str] | None = Field(default=None, min_length=1, max_length=64)
+    paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
     delay: str | DelayNumbers | None = None
 
@@ -59,7 +75,7 @@ class LayerChange(ControlModel):
 
     layer_id: int
     tier: str | None = None
-    paths: list[str] | None = Field(default=None, min_length=1, max_length=64)
+    paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
     delay: str | DelayNumbers | None = None
     sources: list[SourceChange] | None = Field(default=None, min_length=1, max_length=4)

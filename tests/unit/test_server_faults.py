@@ -136,12 +136,35 @@ def test_web_page_of_another_site_cannot_change_the_server(live: LiveServer) -> 
         ({"layers": [{"layer_id": 5, "cache_rows": 1}]}, "layer 5"),
         ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": ["/nowhere"]}]}, "/nowhere"),
         ({"layers": [{"layer_id": 1, "tier": "rdma"}]}, "rdma"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": ["a\0b"]}]}, "NUL"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": [__file__]}]}, "layer 1: "),
     ],
 )
 def test_wrong_control_request_says_what_is_wrong(live: LiveServer, body: dict[str, Any], complaint: str) -> None:
     answer = httpx.post(f"{live.url}/slacktier/control", json=body)
     assert answer.status_code == 400
     assert complaint in answer.json()["error"]["message"]
+
+
+def test_fault_of_our_own_in_a_control_call_is_an_error_reply_and_changes_nothing(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real = live.core.set_cache_rows
+
+    def set_cache_rows(layer_index: int, rows: int) -> None:
+        if layer_index == 1:
+            raise ValueError("not foreseen")
+        real(layer_index, rows)
+
+    monkeypatch.setattr(live.core, "set_cache_rows", set_cache_rows)
+    change = {"layers": [{"layer_id": 1, "cache_rows": 10}, {"layer_id": 14, "cache_rows": 10}]}
+    answer = httpx.post(f"{live.url}/slacktier/control", json=change)
+    assert answer.status_code == 500
+    message = "engine call control failed: ValueError: not foreseen"
+    assert (answer.json()["error"]["message"], capfd.readouterr().err) == (message, f"slacktier: {message}\n")
+    status = get(live, "/slacktier/status").json()
+    assert ([layer["cache_rows"] for layer in status["layers"]], status["call_faults"]) == ([0, 0], 1)
+    assert httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"}).status_code == 200
 
 
 def test_profile_can_be_another_one_for_a_while(live: LiveServer) -> None:
