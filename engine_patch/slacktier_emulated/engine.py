@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from slacktier.errors import ConfigError, ContractError, SlackTierError
 from slacktier_emulated.answers import Answer, PseudoAnswer, RecordedAnswer
+from slacktier_emulated.cache_size import CacheWish, check_caches
 from slacktier_emulated.channel import Submit
 from slacktier_emulated.clock import Clock
 from slacktier_emulated.control import ControlRequest
@@ -237,6 +238,7 @@ class Engine:
         raises  ConfigError for what is wrong in the request; ContractError or TierError where a source does not open
         """
         plans = {change.layer_id: self._changed_plan(change.layer_id, request) for change in request.layers}
+        self._check_caches(plans)
         check_devices(plans.get(layer.plan.layer_id, layer.plan) for layer in self.layers)
         overrides = self.schedule.overrides if request.profile is None else request.profile.overrides()
         self._check_overrides(overrides)
@@ -273,6 +275,14 @@ class Engine:
                 )
             plan = replace(plan, sources=sources)
         return plan if change.cache_rows is None else replace(plan, cache_rows=change.cache_rows)
+
+    def _check_caches(self, plans: Mapping[int, LayerPlan]) -> None:
+        wishes = (
+            CacheWish(plan.layer_id, plan.cache_rows, layer.table.row_bytes, layer.identity.row_count)
+            for layer in self.layers
+            if (plan := plans.get(layer.plan.layer_id)) is not None and plan.cache_rows > layer.plan.cache_rows
+        )
+        check_caches(wishes)
 
     def _check_overrides(self, overrides: Overrides) -> None:
         for layer_id in overrides.windows_ms or ():

@@ -11,6 +11,7 @@ from slacktier.errors import ConfigError
 from slacktier.page import Superblock
 from slacktier.pattern import pattern_seed, pattern_seed_of
 from slacktier.region import open_region
+from slacktier_emulated.cache_size import CacheWish, check_caches
 from slacktier_emulated.layers import LayerPlan, Source
 from slacktier_emulated.step import LayerTable
 
@@ -75,11 +76,14 @@ def check_plans(plans: Sequence[LayerPlan], row_counts: Mapping[int, int]) -> No
 
     row_counts  rows by layer, of the model config
     """
+    wishes = []
     for plan in plans:
         if plan.layer_id not in row_counts:
             known = ", ".join(map(str, row_counts))
             raise ConfigError(f"layer {plan.layer_id}: the model config has tables at layers {known}")
-        check_sources(plan.layer_id, plan.sources, row_count=row_counts[plan.layer_id])
+        sb = check_sources(plan.layer_id, plan.sources, row_count=row_counts[plan.layer_id])
+        wishes.append(CacheWish(plan.layer_id, plan.cache_rows, sb.payload_bytes + sb.scale_bytes, sb.row_count))
+    check_caches(wishes)
 
 
 def tier_label(sources: Sequence[Source]) -> str:
