@@ -129,6 +129,8 @@ class EngineLoop:
 
     def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         engine = self._engine
+        if method == "ping":
+            return {}
         if method == "status":
             return engine.status()
         if method == "report":

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from emulated_support import ByteCodec, write_tables
 from server_support import LiveServer, Streamed, client_of, stream
 
 from slacktier.errors import TierUnavailableError
+from slacktier_emulated import engine_client
 
 GONE = TierUnavailableError("disk gone", tier="nvme", operation="read", target="/a", errno=5)
 LONG = {"prompt": "go on", "max_tokens": 5000, "ignore_eos": True}
@@ -166,6 +169,24 @@ def test_fault_of_our_own_in_a_control_call_is_an_error_reply_and_changes_nothin
     status = get(live, "/slacktier/status").json()
     assert ([layer["cache_rows"] for layer in status["layers"]], status["call_faults"]) == ([0, 0], 1)
     assert httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_engine_that_hangs_is_not_ready_until_it_goes_on(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "SILENT_S_MAX", 0.05)
+    goes_on, real = threading.Event(), live.engine.report
+
+    def hang(*, reset: bool) -> dict[str, Any]:
+        assert goes_on.wait(10)
+        return real(reset=reset)
+
+    monkeypatch.setattr(live.engine, "report", hang)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(get, live, "/slacktier/report")
+        wait_for(lambda: get(live, "/readyz").status_code == 503)
+        assert "not been heard of" in get(live, "/readyz").json()["error"]
+        goes_on.set()
+        assert asked.result().status_code == 200
+    wait_for(lambda: get(live, "/readyz").status_code == 200)
 
 
 def test_profile_can_be_another_one_for_a_while(live: LiveServer) -> None:

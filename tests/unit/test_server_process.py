@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,25 @@ def test_engine_ends_when_the_server_is_killed(start: Callable[..., Running]) ->
     running = start()
     running.process.kill()
     running.process.communicate(timeout=5)
+    wait_until_gone(running.ready["engine_pid"])
+
+
+def test_second_signal_ends_a_stopped_engine_at_once_and_waiting_calls_with_503(start: Callable[..., Running]) -> None:
+    running = start("--drain-s", "60")
+    os.kill(running.ready["engine_pid"], signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(httpx.get, f"{running.url}/slacktier/status", timeout=20)
+        streaming = pool.submit(running.stream, lambda: None, 10)
+        time.sleep(0.2)  # both are with the server; neither can be answered
+        begin = time.monotonic()
+        for _ in range(2):
+            running.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        code, errors = running.end()
+        assert time.monotonic() - begin < 3
+        assert waiting.result().status_code == 503
+        assert "the server is shutting down" in streaming.result()[0]
+    assert (code, errors) == (1, "slacktier: the engine did not end within 0.5 s and was killed\n")
     wait_until_gone(running.ready["engine_pid"])
 
 
