@@ -158,6 +158,17 @@ def test_engine_ends_when_the_server_is_killed(start: Callable[..., Running]) ->
     wait_until_gone(running.ready["engine_pid"])
 
 
+def test_recording_that_cannot_be_written_is_one_line_and_exit_code_1(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    target = tmp_path / "lookups.npz"
+    running = start("--record-lookups", str(target))
+    target.mkdir()  # after the start's check: the rename at the end fails
+    running.process.send_signal(signal.SIGTERM)
+    assert running.end() == (1, f"slacktier: --record-lookups {target}: not written: Is a directory\n")
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_second_signal_ends_a_stopped_engine_at_once_and_waiting_calls_with_503(start: Callable[..., Running]) -> None:
     running = start("--drain-s", "60")
     os.kill(running.ready["engine_pid"], signal.SIGSTOP)
@@ -211,6 +222,7 @@ def test_port_in_use_is_refused(
         (["--rank", "1"], "--rank 1: expected below --tp 1"),
         (["--token-file", "/nowhere"], "--token-file /nowhere"),
         (["--record-lookups", "/nowhere/x.npz"], "no such directory"),
+        (["--record-lookups", "/tmp"], "--record-lookups /tmp: is a directory"),
         (["--cache-rows", "1=x"], "--cache-rows '1=x'"),
         (["--cache-rows", "1=2147483648"], "layer 1: cache of 2147483648 rows"),
         (["--host", "192.0.2.1"], "cannot listen"),

@@ -11,6 +11,7 @@ import typer
 from slacktier.errors import ConfigError
 from slacktier_emulated.layers import GRAMMAR, LayerPlan, plan_layers
 from slacktier_emulated.profile import Profile, load_profile
+from slacktier_emulated.recording import check_record_path
 from slacktier_emulated.server import serve
 from slacktier_emulated.settings import EMULATED_SUFFIX, EngineSettings, ServerSettings
 from slacktier_emulated.tables import check_plans
@@ -75,8 +76,8 @@ def command(
         raise ConfigError(f"--rank {rank}: expected below --tp {ranks}")
     model_config = load_config(config)
     _check_tables(plans, load_layout(model_config))
-    if record_lookups is not None and not record_lookups.parent.is_dir():
-        raise ConfigError(f"--record-lookups {record_lookups}: no such directory: {record_lookups.parent}")
+    if record_lookups is not None:
+        check_record_path(record_lookups)
     codec = V4Codec()
     engine_settings = EngineSettings(
         layers=plans, profile=chosen, model_config=model_config, rank=rank, tp=ranks,
