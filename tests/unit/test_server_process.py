@@ -223,6 +223,7 @@ def test_port_in_use_is_refused(
         (["--token-file", "/nowhere"], "--token-file /nowhere"),
         (["--record-lookups", "/nowhere/x.npz"], "no such directory"),
         (["--record-lookups", "/tmp"], "--record-lookups /tmp: is a directory"),
+        (["--check-pattern", "3"], "layer1.region holds rows of another seed: 'tests pattern=7'"),
         (["--cache-rows", "1=x"], "--cache-rows '1=x'"),
         (["--cache-rows", "1=2147483648"], "layer 1: cache of 2147483648 rows"),
         (["--host", "192.0.2.1"], "cannot listen"),

@@ -75,7 +75,7 @@ def command(
     if rank >= ranks:
         raise ConfigError(f"--rank {rank}: expected below --tp {ranks}")
     model_config = load_config(config)
-    _check_tables(plans, load_layout(model_config))
+    _check_tables(plans, load_layout(model_config), check_pattern)
     if record_lookups is not None:
         check_record_path(record_lookups)
     codec = V4Codec()
@@ -95,11 +95,11 @@ def command(
         raise typer.Exit(code)
 
 
-def _check_tables(plans: tuple[LayerPlan, ...], layout: object) -> None:
+def _check_tables(plans: tuple[LayerPlan, ...], layout: object, check_seed: int | None) -> None:
     """Everything about the regions that can be told before a process starts."""
     if not isinstance(layout, EngramLayout):
         raise ConfigError("--config: the emulated engine serves V4.1 Engram tables; this model has Qwen PLE tables")
-    check_plans(plans, dict(zip(layout.layer_ids, layout.row_counts, strict=True)))
+    check_plans(plans, dict(zip(layout.layer_ids, layout.row_counts, strict=True)), check_seed=check_seed)
 
 
 def _served_name(name: str, profile: Profile) -> str:
