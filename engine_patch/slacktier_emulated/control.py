@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
@@ -46,13 +46,21 @@ class DelayNumbers(ControlModel):
     c_us: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
+def _delay_kind(value: object) -> str:
+    return "name" if isinstance(value, str) else "numbers"
+
+
+# By kind, so that a number that is wrong is told as that and not as "no string".
+Delay = Annotated[Annotated[str, Tag("name")] | Annotated[DelayNumbers, Tag("numbers")], Discriminator(_delay_kind)]
+
+
 class SourceChange(ControlModel):
     """One replica. Without paths it reads the region that the layer reads now."""
 
     tier: str
     paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
-    delay: str | DelayNumbers | None = None
+    delay: Delay | None = None
 
     def source(self, current: Source) -> Source:
         """The source asked for; raises ConfigError where its parts do not fit together."""
@@ -77,7 +85,7 @@ class LayerChange(ControlModel):
     tier: str | None = None
     paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
-    delay: str | DelayNumbers | None = None
+    delay: Delay | None = None
     sources: list[SourceChange] | None = Field(default=None, min_length=1, max_length=4)
     cache_rows: int | None = Field(default=None, ge=0, le=CACHE_ROWS_MAX)
 
@@ -139,5 +147,8 @@ def parse_control(content: Any) -> ControlRequest:
         return ControlRequest.model_validate(content)
     except ValidationError as exc:
         first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: {first['msg']}" if where else str(first["msg"])) from exc
+        loc = first["loc"]
+        # After `delay` comes the kind that it was taken for, which is no field of the request.
+        parts = [str(part) for at, part in enumerate(loc) if at == 0 or loc[at - 1] != "delay"]
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"{'.'.join(parts)}: {message}" if parts else message) from exc
