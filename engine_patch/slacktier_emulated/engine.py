@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -243,16 +244,12 @@ class Engine:
         overrides = self.schedule.overrides if request.profile is None else request.profile.overrides()
         self._check_overrides(overrides)
         schedule = Schedule(self.settings.profile, self.layer_ids, overrides)
-        done: list[tuple[LayerState, LayerPlan]] = []
-        try:
+        with ExitStack() as undo:  # whatever goes wrong, steps go on from here: every layer is put back
             for layer in self.layers:
                 if layer.plan.layer_id in plans:
-                    done.append((layer, layer.plan))
+                    undo.callback(self._apply, layer, layer.plan)
                     self._apply(layer, plans[layer.plan.layer_id])
-        except Exception:  # whatever it was: steps go on from here, so sources and cache must be as they were
-            for layer, before in reversed(done):
-                self._apply(layer, before)
-            raise
+            undo.pop_all()
         self.schedule = schedule
         return self.status()
 
