@@ -135,6 +135,14 @@ class Server:
         return self.client
 
 
+def not_ready_reason(client: EngineClient | None) -> str:
+    if client is None:
+        return "the engine is starting"
+    if client.is_ready and client.is_silent:
+        return f"the engine has not been heard of for {client.silent_s:.0f} s"
+    return client.error
+
+
 async def _maybe_in_thread(size: int, encode: Callable[[], list[int]]) -> list[int]:
     return encode() if size <= _INLINE_CHARACTERS else await asyncio.to_thread(encode)
 
@@ -199,8 +207,10 @@ def make_app(server: Server) -> FastAPI:
     async def readyz() -> Response:
         """Ready: the last lookup through the real path worked."""
         client = server.client
-        ready = client is not None and client.is_ready and not server.is_draining
-        error = "" if ready else "the engine is starting" if client is None else client.error
+        ready = client is not None and client.is_ready and not server.is_draining and not client.is_silent
+        if client is not None and client.is_ready:
+            client.ping()  # its answer, or that there is none, is for the next probe
+        error = "" if ready else not_ready_reason(client)
         return JSONResponse({"ready": ready, "engine": "emulated", "error": error}, 200 if ready else 503)
 
     @app.get("/metrics")

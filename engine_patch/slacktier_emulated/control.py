@@ -3,16 +3,32 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
 from slacktier_emulated.layers import CACHE_ROWS_MAX, Source, make_source
 from slacktier_emulated.profile import Overrides
 
+
+def _readable_path(text: str) -> str:
+    """A path that open() takes and does not block on; what is not there is told when the region is opened."""
+    if not text or "\0" in text:
+        raise ValueError(f"path {text!r}: expected one that is not empty and without NUL")
+    try:
+        mode = Path(text).stat().st_mode
+    except OSError:
+        return text
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        raise ValueError(f"path {text!r}: neither a regular file nor a block device")
+    return text
+
+
+RegionPath = Annotated[str, AfterValidator(_readable_path)]
 PositiveMs = Annotated[float, Field(gt=0, le=600_000, allow_inf_nan=False)]
 
 
@@ -30,13 +46,21 @@ class DelayNumbers(ControlModel):
     c_us: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
+def _delay_kind(value: object) -> str:
+    return "name" if isinstance(value, str) else "numbers"
+
+
+# By kind, so that a number that is wrong is told as that and not as "no string".
+Delay = Annotated[Annotated[str, Tag("name")] | Annotated[DelayNumbers, Tag("numbers")], Discriminator(_delay_kind)]
+
+
 class SourceChange(ControlModel):
     """One replica. Without paths it reads the region that the layer reads now."""
 
     tier: str
-    paths: list[str] | None = Field(default=None, min_length=1, max_length=64)
+    paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
-    delay: str | DelayNumbers | None = None
+    delay: Delay | None = None
 
     def source(self, current: Source) -> Source:
         """The source asked for; raises ConfigError where its parts do not fit together."""
@@ -59,9 +83,9 @@ class LayerChange(ControlModel):
 
     layer_id: int
     tier: str | None = None
-    paths: list[str] | None = Field(default=None, min_length=1, max_length=64)
+    paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
-    delay: str | DelayNumbers | None = None
+    delay: Delay | None = None
     sources: list[SourceChange] | None = Field(default=None, min_length=1, max_length=4)
     cache_rows: int | None = Field(default=None, ge=0, le=CACHE_ROWS_MAX)
 
@@ -123,5 +147,8 @@ def parse_control(content: Any) -> ControlRequest:
         return ControlRequest.model_validate(content)
     except ValidationError as exc:
         first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: {first['msg']}" if where else str(first["msg"])) from exc
+        loc = first["loc"]
+        # After `delay` comes the kind that it was taken for, which is no field of the request.
+        parts = [str(part) for at, part in enumerate(loc) if at == 0 or loc[at - 1] != "delay"]
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"{'.'.join(parts)}: {message}" if parts else message) from exc

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from slacktier.errors import ConfigError, SlackTierError
+from slacktier.errors import ConfigError, ContractError, SlackTierError
 from slacktier_emulated.answers import Answer, PseudoAnswer, RecordedAnswer
+from slacktier_emulated.cache_size import CacheWish, check_caches
 from slacktier_emulated.channel import Submit
 from slacktier_emulated.clock import Clock
 from slacktier_emulated.control import ControlRequest
@@ -69,6 +71,7 @@ class Engine:
         self.is_ready = False
         self.last_error = ""
         self.step_count = 0
+        self.call_faults = 0
         self._hasher = hasher
         self._clock = clock
         self._make_spec = make_spec
@@ -206,6 +209,7 @@ class Engine:
             "requests": {"running": self.scheduler.running_count, "waiting": self.scheduler.waiting_count},
             "prefix_cache_tokens": self.scheduler.cache.tokens,
             "steps": self.step_count,
+            "call_faults": self.call_faults,
             "recording": self._recording_status(),
         }
 
@@ -232,23 +236,21 @@ class Engine:
     def control(self, request: ControlRequest) -> dict[str, Any]:
         """Check the whole request, then apply it; on an error everything is as it was.
 
-        raises  ConfigError or ContractError; TierError where a source does not open
+        raises  ConfigError for what is wrong in the request; ContractError or TierError where a source does not open
         """
         plans = {change.layer_id: self._changed_plan(change.layer_id, request) for change in request.layers}
+        self._check_caches(plans)
         check_devices(plans.get(layer.plan.layer_id, layer.plan) for layer in self.layers)
         overrides = self.schedule.overrides if request.profile is None else request.profile.overrides()
         self._check_overrides(overrides)
-        done: list[tuple[LayerState, LayerPlan]] = []
-        try:
+        schedule = Schedule(self.settings.profile, self.layer_ids, overrides)
+        with ExitStack() as undo:  # whatever goes wrong, steps go on from here: every layer is put back
             for layer in self.layers:
                 if layer.plan.layer_id in plans:
-                    done.append((layer, layer.plan))
+                    undo.callback(self._apply, layer, layer.plan)
                     self._apply(layer, plans[layer.plan.layer_id])
-        except SlackTierError:
-            for layer, before in reversed(done):
-                self._apply(layer, before)
-            raise
-        self.schedule = Schedule(self.settings.profile, self.layer_ids, overrides)
+            undo.pop_all()
+        self.schedule = schedule
         return self.status()
 
     def _changed_plan(self, layer_id: int, request: ControlRequest) -> LayerPlan:
@@ -259,7 +261,10 @@ class Engine:
         plan = layer.plan
         sources = change.new_sources(plan.sources[0])
         if sources is not None:
-            sb = check_sources(layer_id, sources, row_count=layer.identity.row_count)
+            try:
+                sb = check_sources(layer_id, sources, row_count=layer.identity.row_count)
+            except ContractError as exc:  # nothing was changed: to the caller it is the wrong file
+                raise ConfigError(f"layer {layer_id}: {exc}", hint=exc.hint) from exc
             if TableIdentity.of(sb) != layer.identity:
                 raise ConfigError(
                     f"layer {layer_id}: {sources[0].paths[0]} holds another table than the one being served",
@@ -267,6 +272,14 @@ class Engine:
                 )
             plan = replace(plan, sources=sources)
         return plan if change.cache_rows is None else replace(plan, cache_rows=change.cache_rows)
+
+    def _check_caches(self, plans: Mapping[int, LayerPlan]) -> None:
+        wishes = (
+            CacheWish(plan.layer_id, plan.cache_rows, layer.table.row_bytes, layer.identity.row_count)
+            for layer in self.layers
+            if (plan := plans.get(layer.plan.layer_id)) is not None and plan.cache_rows > layer.plan.cache_rows
+        )
+        check_caches(wishes)
 
     def _check_overrides(self, overrides: Overrides) -> None:
         for layer_id in overrides.windows_ms or ():

@@ -20,6 +20,7 @@ from slacktier_emulated.scheduler import Finish
 
 CONTROL_TIMEOUT_S: Final = 600.0  # a switch to DRAM reads the whole region first
 CALL_TIMEOUT_S: Final = 30.0
+SILENT_S_MAX: Final = 5.0  # an engine that is silent for longer while it owes an answer is not ready
 
 
 class EngineGoneError(SlackTierError):
@@ -110,6 +111,7 @@ class EngineClient(asyncio.Protocol):
         self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.is_ready = False
         self.error = "the engine is starting"
+        self._awaited_s: float | None = None  # since when something has been asked and nothing heard
 
     @classmethod
     async def connect(cls, sock: socket.socket, on_gone: Callable[[str], None]) -> EngineClient:
@@ -160,9 +162,26 @@ class EngineClient(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(channel.frame(FrameKind.STOP))
 
+    def ping(self) -> None:
+        """Ask for a sign of life, unless an answer is awaited already; `silent_s` is what follows from it."""
+        if self._awaited_s is None:
+            self._send(channel.json_frame(FrameKind.CALL, {"id": 0, "method": "ping", "params": {}}))
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the engine has said nothing although something was asked of it; 0 if it owes no answer."""
+        return 0.0 if self._awaited_s is None else self._loop.time() - self._awaited_s
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silent_s > SILENT_S_MAX
+
     def fail_all(self, message: str) -> None:
         for stream in self._streams.values():
             stream.fail(message)
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineGoneError(message))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's transports are not declared as such
@@ -175,9 +194,6 @@ class EngineClient(asyncio.Protocol):
             self.error = str(gone)
         self.fail_all(self.error)
         self._streams.clear()
-        for call in self._calls.values():
-            if not call.done():
-                call.set_exception(gone)
         if not self.started.done():
             self.started.set_exception(gone)
         elif not self._is_stopping and self.started.exception() is None:
@@ -190,6 +206,8 @@ class EngineClient(asyncio.Protocol):
                 self._step(payload, now_ns)
             else:
                 self._event(kind, json.loads(payload))
+        is_owed = bool(self._streams) or any(not call.done() for call in self._calls.values())
+        self._awaited_s = self._loop.time() if is_owed else None
 
     def _step(self, payload: bytes, now_ns: int) -> None:
         outputs = channel.decode_step(payload)
@@ -236,6 +254,8 @@ class EngineClient(asyncio.Protocol):
         if self._transport is None:
             raise EngineGoneError("the engine process has ended")
         self._transport.write(message)
+        if self._awaited_s is None:
+            self._awaited_s = self._loop.time()
 
 
 def remote_error(content: dict[str, Any]) -> SlackTierError:

@@ -8,6 +8,7 @@ tokens, read commands, prepare the next step, and only then wait for the step's 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Final
 
 from slacktier.errors import ConfigError, SlackTierError
@@ -119,10 +120,17 @@ class EngineLoop:
         except SlackTierError as exc:
             kind = "config" if isinstance(exc, ConfigError) else "fault"
             reply["error"] = {"kind": kind, "message": str(exc), "hint": exc.hint}
+        except Exception as exc:  # a fault of ours in one call: told, counted, and no reason to end every stream
+            self._engine.call_faults += 1
+            message = f"engine call {call['method']} failed: {type(exc).__name__}: {exc}"
+            print(f"slacktier: {message}", file=sys.stderr, flush=True)
+            reply["error"] = {"kind": "fault", "message": message, "hint": ""}
         self._link.send(channel.json_frame(FrameKind.REPLY, reply))
 
     def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         engine = self._engine
+        if method == "ping":
+            return {}
         if method == "status":
             return engine.status()
         if method == "report":

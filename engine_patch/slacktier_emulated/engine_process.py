@@ -45,9 +45,21 @@ def main(sock: socket.socket, settings: EngineSettings) -> None:
     try:
         EngineLoop(engine, link, clock).run()
     finally:
-        if engine.recorder is not None:
-            engine.recorder.save()
+        is_saved = _save(engine.recorder)
         engine.core.close()
+    if not is_saved:
+        sys.exit(1)
+
+
+def _save(recorder: LookupRecorder | None) -> bool:
+    """Write the recording if there is one; False, and one line on stderr, if it could not be written."""
+    try:
+        if recorder is not None:
+            recorder.save()
+    except SlackTierError as exc:
+        print(f"slacktier: {exc}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def open_engine(settings: EngineSettings, clock: MonotonicClock) -> Engine:

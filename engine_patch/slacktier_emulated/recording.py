@@ -17,6 +17,7 @@ The file is a numpy .npz without pickles; L stands for each layer's id:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,19 +25,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slacktier.errors import ConfigError
+from slacktier.errors import ConfigError, SlackTierError
 from slacktier_emulated.scheduler import Phase
 from slacktier_emulated.step import StepRecord
 
 Ids = npt.NDArray[np.int64]
 
 
+def check_record_path(path: Path) -> None:
+    """Raises ConfigError for a path that could not be written at the end."""
+    if path.is_dir():
+        raise ConfigError(f"--record-lookups {path}: is a directory", hint=f"name a file: {path / 'lookups.npz'}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--record-lookups {path}: no such directory: {path.parent}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"--record-lookups {path}: no permission to write in {path.parent}")
+
+
 class LookupRecorder:
     """Collects lookups in memory until `limit` of them, all layers together; later steps are left out."""
 
     def __init__(self, path: Path, limit: int, layer_ids: Sequence[int], *, rank: int, tp: int) -> None:
-        if not path.parent.is_dir():
-            raise ConfigError(f"--record-lookups {path}: no such directory: {path.parent}")
+        check_record_path(path)
         self.path = path
         self.is_full = False
         self._left = limit
@@ -65,7 +75,7 @@ class LookupRecorder:
             self._counts[index].append((cache_rows[index], layer.hits, layer.repeats))
 
     def save(self) -> None:
-        """Write the file; it appears whole or not at all."""
+        """Write the file; it appears whole or not at all. Raises SlackTierError if it cannot be written."""
         steps = np.array(self._steps, np.int64).reshape(-1, 2)
         arrays: dict[str, Any] = {
             "layer_ids": np.array(self._layer_ids, np.int64),
@@ -81,6 +91,10 @@ class LookupRecorder:
             for column, name in enumerate(("cache_rows", "hits", "repeats")):
                 arrays[f"{name}_{layer_id}"] = by_step[:, column]
         scratch = self.path.with_name(self.path.name + ".part")
-        with scratch.open("wb") as file:
-            np.savez(file, **arrays)
-        scratch.replace(self.path)
+        try:
+            with scratch.open("wb") as file:
+                np.savez(file, **arrays)
+            scratch.replace(self.path)
+        except OSError as exc:
+            scratch.unlink(missing_ok=True)
+            raise SlackTierError(f"--record-lookups {self.path}: not written: {exc.strerror or exc}") from exc

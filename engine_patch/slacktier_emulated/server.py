@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -26,7 +27,9 @@ from slacktier_emulated.engine_client import EngineClient
 from slacktier_emulated.settings import EngineSettings, ServerSettings
 from slacktier_emulated.text import Codec
 
+# The engine gets this long to end by itself, and to write what it records; after a second signal only so long.
 _JOIN_S: Final = 10.0
+_JOIN_NOW_S: Final = 0.5
 # After the last stream has been told that it ends, clients get this long to read it.
 _CLOSE_S: Final = 2
 
@@ -37,6 +40,11 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """What is cancelled at the end is a client that does not read or send; uvicorn counts those without a trace."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -75,24 +83,20 @@ def serve(engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_
     process, engine_sock = spawn_engine(engine)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_Running(engine, settings, codec, as_json=as_json).run(sock, engine_sock))
+            return runner.run(_Running(engine, settings, codec, process, as_json=as_json).run(sock, engine_sock))
     finally:
         sock.close()
-        end_process(process)
-
-
-def end_process(process: SpawnProcess) -> None:
-    """The engine ends when our end of the pair is closed; one that does not is stopped by force."""
-    process.join(_JOIN_S)
-    if process.is_alive():
-        process.kill()
+        process.kill()  # does nothing to one that has ended, as after every run to the end
         process.join()
 
 
 class _Running:
     """One server from start to end."""
 
-    def __init__(self, engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_json: bool) -> None:
+    def __init__(
+        self, engine: EngineSettings, settings: ServerSettings, codec: Codec, process: SpawnProcess, *, as_json: bool
+    ) -> None:
+        self._process = process
         self._settings = settings
         self._engine = engine
         self._server = Server(settings, codec, eos_id=engine.eos_id, running_max=engine.running_max)
@@ -107,6 +111,7 @@ class _Running:
             loop.add_signal_handler(number, self._on_signal)
         client = await EngineClient.connect(engine_sock, self._on_gone)
         self._server.client = client
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         http = _Uvicorn(_uvicorn_config(self._server, self._settings))
         serving = asyncio.create_task(http.serve(sockets=[sock]))
         try:
@@ -116,7 +121,22 @@ class _Running:
             client.fail_all(client.error)
             http.should_exit = True
             await serving
-        return 1 if self._gone else 0
+            code = await self._end_engine()
+        return 1 if self._gone else code
+
+    async def _end_engine(self) -> int:
+        """Wait for the engine, which was told to end; one that does not is stopped by force. 0 if it ended well."""
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        while self._process.is_alive():
+            join_s = _JOIN_S if self._signals < 2 else _JOIN_NOW_S
+            if loop.time() - begin_s > join_s:
+                print(f"slacktier: the engine did not end within {join_s:g} s and was killed", file=sys.stderr)
+                self._process.kill()
+                self._process.join()
+                return 1
+            await asyncio.sleep(0.01)
+        return 1 if self._process.exitcode else 0
 
     async def _until_stopped(self, client: EngineClient, sock: socket.socket) -> None:
         stopping = asyncio.ensure_future(self._stop.wait())

@@ -9,6 +9,7 @@ hides it) is the overrun; later steps give it back, so that a step costs compute
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ class LookupFailedError(SlackTierError):
     """
 
     def __init__(self, faults: dict[int, SlackTierError]) -> None:
-        super().__init__("; ".join(f"layer {layer_id}: {exc}" for layer_id, exc in faults.items()))
+        super().__init__("; ".join(_naming_layer(layer_id, str(exc)) for layer_id, exc in faults.items()))
         self.faults = faults
 
     @property
@@ -48,6 +49,11 @@ class LookupFailedError(SlackTierError):
     def mismatched(self) -> dict[int, int]:
         """layer_id -> rows that differed from the test pattern"""
         return {k: exc.mismatched for k, exc in self.faults.items() if isinstance(exc, RowMismatchError)}
+
+
+def _naming_layer(layer_id: int, message: str) -> str:
+    """The core names the layer where it knows it; once is enough."""
+    return message if re.match(rf"layer {layer_id}\b", message) else f"layer {layer_id}: {message}"
 
 
 @dataclass(slots=True)

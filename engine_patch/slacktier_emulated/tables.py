@@ -11,6 +11,7 @@ from slacktier.errors import ConfigError
 from slacktier.page import Superblock
 from slacktier.pattern import pattern_seed, pattern_seed_of
 from slacktier.region import open_region
+from slacktier_emulated.cache_size import CacheWish, check_caches
 from slacktier_emulated.layers import LayerPlan, Source
 from slacktier_emulated.step import LayerTable
 
@@ -70,16 +71,31 @@ def layer_table(plan: LayerPlan, *, row_count: int, check_seed: int | None) -> t
     return table, TableIdentity.of(sb)
 
 
-def check_plans(plans: Sequence[LayerPlan], row_counts: Mapping[int, int]) -> None:
+def check_plans(plans: Sequence[LayerPlan], row_counts: Mapping[int, int], *, check_seed: int | None = None) -> None:
     """All regions against the model, before anything starts; raises ConfigError or ContractError.
 
     row_counts  rows by layer, of the model config
+    check_seed  the seed given with --check-pattern
     """
+    wishes = []
     for plan in plans:
         if plan.layer_id not in row_counts:
             known = ", ".join(map(str, row_counts))
             raise ConfigError(f"layer {plan.layer_id}: the model config has tables at layers {known}")
-        check_sources(plan.layer_id, plan.sources, row_count=row_counts[plan.layer_id])
+        sb = check_sources(plan.layer_id, plan.sources, row_count=row_counts[plan.layer_id])
+        _check_seed(sb, plan, check_seed)
+        wishes.append(CacheWish(plan.layer_id, plan.cache_rows, sb.payload_bytes + sb.scale_bytes, sb.row_count))
+    check_caches(wishes)
+
+
+def _check_seed(sb: Superblock, plan: LayerPlan, check_seed: int | None) -> None:
+    """A region that names its pattern is not checked against another; one that names none is taken at its word."""
+    found = pattern_seed_of(sb)
+    if check_seed is not None and found is not None and found != pattern_seed(check_seed, plan.layer_id):
+        raise ConfigError(
+            f"--check-pattern {check_seed}: {plan.sources[0].paths[0]} holds rows of another seed: {sb.source!r}",
+            hint="without --check-pattern, rows are checked against the seed that the region names",
+        )
 
 
 def tier_label(sources: Sequence[Source]) -> str:

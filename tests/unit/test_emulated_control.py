@@ -64,6 +64,9 @@ def test_profile_changes_replace_each_other() -> None:
         ({"layers": [{"layer_id": 1, "tier": "dram", "paths": []}]}, "paths"),
         ({"layers": [{"layer_id": 1, "tier": "dram", "sources": [{"tier": "dram"}]}]}, "either one tier"),
         ({"layers": [{"layer_id": 1, "typo": 1}]}, "typo"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": ["a\0b"]}]}, "without NUL"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": [""]}]}, "not empty"),
+        ({"layers": [{"layer_id": 1, "sources": [{"tier": "nvme", "paths": ["/dev/null"]}]}]}, "nor a block device"),
         ({"profile": {"step_ms": -1.0}}, "step_ms"),
         ({"profile": {"sessions": 0}}, "sessions"),
         ({"profile": {"windows_ms": {"1": "fast"}}}, "windows_ms"),
@@ -88,6 +91,23 @@ def test_wrong_request_is_refused_by_field(content: Any, complaint: str) -> None
 def test_source_that_makes_no_sense_is_refused(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         sources(change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delay": {"a_us": -1}}, "layers.0.delay.a_us: Input should be greater than or equal to 0"),
+        ({"delay": {"a_us": 1, "d_us": 1}}, "layers.0.delay.d_us: Extra inputs are not permitted"),
+        ({"delay": 5}, "layers.0.delay: Input should be a valid dictionary or instance of DelayNumbers"),
+        ({"paths": [""]}, "layers.0.paths.0: path '': expected one that is not empty and without NUL"),
+        ({"sources": []}, "layers.0.sources: List should have at least 1 item after validation, not 0"),
+        ({"sources": [{"tier": "dram"}]}, "layers.0: name either one tier or a list of sources"),
+    ],
+)
+def test_message_names_the_field_once_and_nothing_of_the_parser(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_control({"layers": [{"layer_id": 1, "tier": "emulated", **change}]})
+    assert str(caught.value) == message
 
 
 def test_window_of_something_that_is_no_layer_is_refused() -> None:

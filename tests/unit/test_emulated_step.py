@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from emulated_support import LAYOUT, SEED, ScriptedCore, VirtualClock
 
-from slacktier.errors import ConfigError, ContractError, TierUnavailableError
+from slacktier.errors import ConfigError, ContractError, SlackTierError, TierUnavailableError
 from slacktier.pattern import pattern_seed
 from slacktier_emulated.profile import StepTimes
 from slacktier_emulated.step import LayerTable, LookupFailedError, StepRecord, StepRunner
@@ -115,3 +115,8 @@ def test_both_faults_are_told(core: ScriptedCore) -> None:
     core.faults = {0: ContractError("bad checksum"), 1: ConfigError("odd")}
     with pytest.raises(LookupFailedError, match="layer 1: bad checksum; layer 14: odd"):
         runner(core).run(IDS, TIMES)
+
+
+def test_failed_lookup_names_each_layer_once() -> None:
+    faults = {1: SlackTierError("disk gone"), 14: SlackTierError("layer 14 page 3: bad"), 4: SlackTierError("layer 40")}
+    assert str(LookupFailedError(dict(faults))) == "layer 1: disk gone; layer 14 page 3: bad; layer 4: layer 40"

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from emulated_support import ByteCodec, write_tables
 from server_support import LiveServer, Streamed, client_of, stream
 
 from slacktier.errors import TierUnavailableError
+from slacktier_emulated import engine_client
 
 GONE = TierUnavailableError("disk gone", tier="nvme", operation="read", target="/a", errno=5)
 LONG = {"prompt": "go on", "max_tokens": 5000, "ignore_eos": True}
@@ -136,12 +139,54 @@ def test_web_page_of_another_site_cannot_change_the_server(live: LiveServer) -> 
         ({"layers": [{"layer_id": 5, "cache_rows": 1}]}, "layer 5"),
         ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": ["/nowhere"]}]}, "/nowhere"),
         ({"layers": [{"layer_id": 1, "tier": "rdma"}]}, "rdma"),
+        ({"layers": [{"layer_id": 1, "cache_rows": 1 << 31}]}, "layer 1: cache of 2147483648 rows"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": ["a\0b"]}]}, "NUL"),
+        ({"layers": [{"layer_id": 1, "tier": "nvme", "paths": [__file__]}]}, "layer 1: "),
     ],
 )
 def test_wrong_control_request_says_what_is_wrong(live: LiveServer, body: dict[str, Any], complaint: str) -> None:
     answer = httpx.post(f"{live.url}/slacktier/control", json=body)
     assert answer.status_code == 400
     assert complaint in answer.json()["error"]["message"]
+
+
+def test_fault_of_our_own_in_a_control_call_is_an_error_reply_and_changes_nothing(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real = live.core.set_cache_rows
+
+    def set_cache_rows(layer_index: int, rows: int) -> None:
+        if layer_index == 1:
+            raise ValueError("not foreseen")
+        real(layer_index, rows)
+
+    monkeypatch.setattr(live.core, "set_cache_rows", set_cache_rows)
+    change = {"layers": [{"layer_id": 1, "cache_rows": 10}, {"layer_id": 14, "cache_rows": 10}]}
+    answer = httpx.post(f"{live.url}/slacktier/control", json=change)
+    assert answer.status_code == 500
+    message = "engine call control failed: ValueError: not foreseen"
+    assert (answer.json()["error"]["message"], capfd.readouterr().err) == (message, f"slacktier: {message}\n")
+    status = get(live, "/slacktier/status").json()
+    assert ([layer["cache_rows"] for layer in status["layers"]], status["call_faults"]) == ([0, 0], 1)
+    assert httpx.post(f"{live.url}/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_engine_that_hangs_is_not_ready_until_it_goes_on(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "SILENT_S_MAX", 0.05)
+    goes_on, real = threading.Event(), live.engine.report
+
+    def hang(*, reset: bool) -> dict[str, Any]:
+        assert goes_on.wait(10)
+        return real(reset=reset)
+
+    monkeypatch.setattr(live.engine, "report", hang)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(get, live, "/slacktier/report")
+        wait_for(lambda: get(live, "/readyz").status_code == 503)
+        assert "not been heard of" in get(live, "/readyz").json()["error"]
+        goes_on.set()
+        assert asked.result().status_code == 200
+    wait_for(lambda: get(live, "/readyz").status_code == 200)
 
 
 def test_profile_can_be_another_one_for_a_while(live: LiveServer) -> None:

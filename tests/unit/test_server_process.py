@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,36 @@ def test_engine_ends_when_the_server_is_killed(start: Callable[..., Running]) ->
     wait_until_gone(running.ready["engine_pid"])
 
 
+def test_recording_that_cannot_be_written_is_one_line_and_exit_code_1(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    target = tmp_path / "lookups.npz"
+    running = start("--record-lookups", str(target))
+    target.mkdir()  # after the start's check: the rename at the end fails
+    running.process.send_signal(signal.SIGTERM)
+    assert running.end() == (1, f"slacktier: --record-lookups {target}: not written: Is a directory\n")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_second_signal_ends_a_stopped_engine_at_once_and_waiting_calls_with_503(start: Callable[..., Running]) -> None:
+    running = start("--drain-s", "60")
+    os.kill(running.ready["engine_pid"], signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(httpx.get, f"{running.url}/slacktier/status", timeout=20)
+        streaming = pool.submit(running.stream, lambda: None, 10)
+        time.sleep(0.2)  # both are with the server; neither can be answered
+        begin = time.monotonic()
+        for _ in range(2):
+            running.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        code, errors = running.end()
+        assert time.monotonic() - begin < 3
+        assert waiting.result().status_code == 503
+        assert "the server is shutting down" in streaming.result()[0]
+    assert (code, errors) == (1, "slacktier: the engine did not end within 0.5 s and was killed\n")
+    wait_until_gone(running.ready["engine_pid"])
+
+
 def refusal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """What a start that is refused says; exit code 2, nothing on stdout, no traceback."""
     monkeypatch.setattr(sys, "argv", ["slacktier", *arguments])
@@ -191,7 +222,10 @@ def test_port_in_use_is_refused(
         (["--rank", "1"], "--rank 1: expected below --tp 1"),
         (["--token-file", "/nowhere"], "--token-file /nowhere"),
         (["--record-lookups", "/nowhere/x.npz"], "no such directory"),
+        (["--record-lookups", "/tmp"], "--record-lookups /tmp: is a directory"),
+        (["--check-pattern", "3"], "layer1.region holds rows of another seed: 'tests pattern=7'"),
         (["--cache-rows", "1=x"], "--cache-rows '1=x'"),
+        (["--cache-rows", "1=2147483648"], "layer 1: cache of 2147483648 rows"),
         (["--host", "192.0.2.1"], "cannot listen"),
     ],
 )

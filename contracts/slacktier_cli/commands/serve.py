@@ -11,6 +11,7 @@ import typer
 from slacktier.errors import ConfigError
 from slacktier_emulated.layers import GRAMMAR, LayerPlan, plan_layers
 from slacktier_emulated.profile import Profile, load_profile
+from slacktier_emulated.recording import check_record_path
 from slacktier_emulated.server import serve
 from slacktier_emulated.settings import EMULATED_SUFFIX, EngineSettings, ServerSettings
 from slacktier_emulated.tables import check_plans
@@ -74,9 +75,9 @@ def command(
     if rank >= ranks:
         raise ConfigError(f"--rank {rank}: expected below --tp {ranks}")
     model_config = load_config(config)
-    _check_tables(plans, load_layout(model_config, name=config))
-    if record_lookups is not None and not record_lookups.parent.is_dir():
-        raise ConfigError(f"--record-lookups {record_lookups}: no such directory: {record_lookups.parent}")
+    _check_tables(plans, load_layout(model_config, name=config), check_pattern)
+    if record_lookups is not None:
+        check_record_path(record_lookups)
     codec = V4Codec()
     engine_settings = EngineSettings(
         layers=plans, profile=chosen, model_config=model_config, rank=rank, tp=ranks,
@@ -94,11 +95,11 @@ def command(
         raise typer.Exit(code)
 
 
-def _check_tables(plans: tuple[LayerPlan, ...], layout: object) -> None:
+def _check_tables(plans: tuple[LayerPlan, ...], layout: object, check_seed: int | None) -> None:
     """Everything about the regions that can be told before a process starts."""
     if not isinstance(layout, EngramLayout):
         raise ConfigError("--config: the emulated engine serves V4.1 Engram tables; this model has Qwen PLE tables")
-    check_plans(plans, dict(zip(layout.layer_ids, layout.row_counts, strict=True)))
+    check_plans(plans, dict(zip(layout.layer_ids, layout.row_counts, strict=True)), check_seed=check_seed)
 
 
 def _served_name(name: str, profile: Profile) -> str:
