@@ -8,6 +8,7 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from slacktier.delay import DelayModel
 from slacktier.errors import ConfigError, TierUnavailableError
@@ -49,11 +50,13 @@ class SourceSpec:
 class PatternSource:
     """A table of the test pattern that takes no space: its pages are encoded when they are read. For benchmarks."""
 
+    # As the other specs have them: no device's queue holds these rows back.
+    tier: ClassVar[Tier] = Tier.EMULATED
+    device: ClassVar[str] = ""
+    delay: ClassVar[DelayModel | None] = None
+
     superblock: Superblock
     seed: int
-    tier: Tier = Tier.EMULATED
-    device: str = ""
-    delay: DelayModel | None = None
 
     @property
     def label(self) -> str:
@@ -117,9 +120,7 @@ class SourcePool:
         handle = ctypes.c_void_p()
         open_source = library().st_source_open_memory if spec.tier is Tier.DRAM else library().st_source_open_files
         rc = open_source(names, len(paths), ctypes.byref(layout), ctypes.byref(handle))
-        if rc < 0 or handle.value is None:
-            raise _unavailable(spec, "open", rc)
-        return handle.value, sb
+        return _opened(spec, rc, handle), sb
 
     def _open_emulated(self, spec: SourceSpec | MemorySpec) -> tuple[int, Superblock]:
         memory = MemorySpec(spec.table) if isinstance(spec, MemorySpec) else SourceSpec(Tier.DRAM, spec.paths)
@@ -128,9 +129,7 @@ class SourcePool:
         rc = library().st_source_open_emulated(base, spec.device.encode(), ctypes.byref(handle))
         if rc == -errno.EINVAL:
             raise ConfigError(f"emulated device {spec.device!r}: expected 1 to 64 letters, digits, dots, dashes")
-        if rc < 0 or handle.value is None:
-            raise _unavailable(spec, "open", rc)
-        return handle.value, sb
+        return _opened(spec, rc, handle), sb
 
     def close(self) -> None:
         # Emulated sources hold a reference to their memory, so the order does not matter.
@@ -143,25 +142,24 @@ def _open_table(spec: MemorySpec) -> tuple[int, Superblock]:
     handle = ctypes.c_void_p()
     layout = PageCodec(spec.table.superblock).layout
     rc = library().st_source_open_borrowed(spec.table.address, ctypes.byref(layout), ctypes.byref(handle))
-    if rc < 0 or handle.value is None:
-        raise _unavailable(spec, "open", rc)
-    return handle.value, spec.table.superblock
+    return _opened(spec, rc, handle), spec.table.superblock
 
 
 def _open_pattern(spec: PatternSource) -> tuple[int, Superblock]:
     handle = ctypes.c_void_p()
     layout = PageCodec(spec.superblock).layout
     rc = library().st_source_open_pattern(spec.seed, ctypes.byref(layout), ctypes.byref(handle))
+    return _opened(spec, rc, handle), spec.superblock
+
+
+def _opened(spec: AnySource, rc: int, handle: ctypes.c_void_p) -> int:
+    """The handle that an open call filled in; raises TierUnavailableError with its errno if it did not."""
     if rc < 0 or handle.value is None:
-        raise _unavailable(spec, "open", rc)
-    return handle.value, spec.superblock
-
-
-def _unavailable(spec: AnySource, operation: str, rc: int) -> TierUnavailableError:
-    return TierUnavailableError(
-        f"{spec.label}: {operation} failed: {os.strerror(-rc)}",
-        tier=spec.tier.value, operation=operation, target=spec.label, errno=-rc,
-    )  # fmt: skip
+        raise TierUnavailableError(
+            f"{spec.label}: open failed: {os.strerror(-rc)}",
+            tier=spec.tier.value, operation="open", target=spec.label, errno=-rc,
+        )  # fmt: skip
+    return handle.value
 
 
 def set_delay(device: str, model: DelayModel) -> None:
