@@ -108,7 +108,8 @@ static int sources_valid(st_source *const *sources, uint32_t count) {
     if (count == 0 || count > ST_REPLICAS_MAX)
         return 0;
     for (uint32_t i = 0; i < count; i++)
-        if (!sources[i] || !same_geometry(&sources[i]->layout, &sources[0]->layout))
+        if (!sources[i] || sources[i]->kind == ST_SOURCE_REMOTE ||
+            !same_geometry(&sources[i]->layout, &sources[0]->layout))
             return 0;
     return 1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "source.h"
+#include "remote.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 enum { LOAD_BYTES = 4 << 20 };
 
-static st_source *source_new(st_source_kind kind, const st_layout *layout) {
+st_source *st_source_new(st_source_kind kind, const st_layout *layout) {
     st_source *source = calloc(1, sizeof *source);
     if (!source)
         return NULL;
@@ -27,6 +27,7 @@ static void source_free(st_source *source) {
         if (source->fds[i] >= 0)
             close(source->fds[i]);
     st_delay_close(source->delay);
+    st_link_close(source->link);
     if (source->base)
         st_source_close(source->base);
     else if (source->memory_bytes)
@@ -56,7 +57,7 @@ static int open_stripe(const char *path, int *direct) {
 int st_source_open_files(const char *const *paths, uint32_t stripe_count, const st_layout *layout, st_source **out) {
     if (stripe_count == 0 || stripe_count > ST_STRIPES_MAX || stripe_count != layout->stripe_count)
         return -EINVAL;
-    st_source *source = source_new(ST_SOURCE_FILES, layout);
+    st_source *source = st_source_new(ST_SOURCE_FILES, layout);
     if (!source)
         return -ENOMEM;
     source->direct = 1;
@@ -95,7 +96,7 @@ int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const
     int rc = st_source_open_files(paths, stripe_count, layout, &files);
     if (rc < 0)
         return rc;
-    st_source *source = source_new(ST_SOURCE_MEMORY, layout);
+    st_source *source = st_source_new(ST_SOURCE_MEMORY, layout);
     uint8_t *buffer = aligned_alloc(ST_PAGE_BYTES, LOAD_BYTES);
     uint64_t byte_count = layout->page_count * ST_PAGE_BYTES;
     uint8_t *memory = mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -122,7 +123,7 @@ int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const
 int st_source_open_borrowed(const uint8_t *pages, const st_layout *layout, st_source **out) {
     if (!pages)
         return -EINVAL;
-    st_source *source = source_new(ST_SOURCE_MEMORY, layout);
+    st_source *source = st_source_new(ST_SOURCE_MEMORY, layout);
     if (!source)
         return -ENOMEM;
     source->memory = pages;
@@ -133,7 +134,7 @@ int st_source_open_borrowed(const uint8_t *pages, const st_layout *layout, st_so
 int st_source_open_emulated(st_source *base, const char *device, st_source **out) {
     if (base->kind != ST_SOURCE_MEMORY || base->delay)
         return -EINVAL;
-    st_source *source = source_new(ST_SOURCE_MEMORY, &base->layout);
+    st_source *source = st_source_new(ST_SOURCE_MEMORY, &base->layout);
     if (!source)
         return -ENOMEM;
     int rc = st_delay_open(device, &source->delay);
@@ -150,7 +151,7 @@ int st_source_open_emulated(st_source *base, const char *device, st_source **out
 }
 
 int st_source_open_callback(st_read_callback read, void *context, const st_layout *layout, st_source **out) {
-    st_source *source = source_new(ST_SOURCE_CALLBACK, layout);
+    st_source *source = st_source_new(ST_SOURCE_CALLBACK, layout);
     if (!source)
         return -ENOMEM;
     source->read = read;

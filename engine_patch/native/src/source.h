@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a layer's pages come from. Immutable once opened; shared by reference count. */
+/* Where a layer's pages come from. Immutable once opened, a remote's link apart; shared by reference count. */
 #ifndef ST_SOURCE_H
 #define ST_SOURCE_H
 
 #include "delay.h"
 #include "slacktier_io.h"
 
-typedef enum st_source_kind { ST_SOURCE_FILES, ST_SOURCE_MEMORY, ST_SOURCE_CALLBACK } st_source_kind;
+typedef enum st_source_kind { ST_SOURCE_FILES, ST_SOURCE_MEMORY, ST_SOURCE_CALLBACK, ST_SOURCE_REMOTE } st_source_kind;
+
+struct st_link; /* remote.c */
 
 struct st_source {
     st_source_kind kind;
@@ -24,7 +26,10 @@ struct st_source {
     st_read_callback read;
     void *context;
     uint64_t pattern_seed;
+    struct st_link *link; /* ST_SOURCE_REMOTE */
 };
+
+st_source *st_source_new(st_source_kind kind, const st_layout *layout); /* NULL: no memory */
 
 static inline void st_source_retain(st_source *source) {
     __atomic_add_fetch(&source->references, 1, __ATOMIC_RELAXED);
