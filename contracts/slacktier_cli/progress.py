@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar on stderr for work that counts bytes; silent where stderr is not a terminal."""
+"""Progress bars on stderr; silent where stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
 @contextmanager
@@ -27,3 +36,19 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[phase], completed=done_bytes)
 
         yield tell
+
+
+class Bars:
+    """A bar for each piece of long work, one after the other."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+
+    @contextmanager
+    def work(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        with Progress(
+            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
+        ) as progress:
+            task = progress.add_task(what, total=total)
+            yield lambda done: progress.advance(task, done)

@@ -110,11 +110,15 @@ class LayerHash:
         return order.astype(np.uint8)
 
 
+def row_shape(hasher: Hasher) -> tuple[int, int]:
+    """Payload and scale bytes of a staged row (FP8 rows)."""
+    dim = hasher.layout.head_dim
+    return dim, dim // _ENGRAM_SCALE_BLOCK if isinstance(hasher.layout, EngramLayout) else 0
+
+
 def rows_per_page(hasher: Hasher) -> int:
     """Rows in a page of the staged table (FP8 rows)."""
-    dim = hasher.layout.head_dim
-    scales = dim // _ENGRAM_SCALE_BLOCK if isinstance(hasher.layout, EngramLayout) else 0
-    return (PAGE_BYTES - PAGE_HEADER.size) // record_bytes_for(dim, scales)
+    return (PAGE_BYTES - PAGE_HEADER.size) // record_bytes_for(*row_shape(hasher))
 
 
 def session_batches(offsets: I64, tokens_max: int = _CALL_TOKENS) -> Iterator[tuple[int, int]]:

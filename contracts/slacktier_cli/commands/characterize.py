@@ -7,8 +7,7 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from slacktier.errors import ConfigError
 from slacktier_cli.characterize.arguments import parse_numbers, parse_policies, parse_rows
@@ -30,6 +28,7 @@ from slacktier_cli.characterize.results import LayerStudy
 from slacktier_cli.characterize.sampling import parse_rate
 from slacktier_cli.characterize.study import Options, Study
 from slacktier_cli.machine import Machine, describe_machine
+from slacktier_cli.progress import Bars
 from slacktier_cli.traces import Trace
 from slacktier_rowids.config import section
 from slacktier_rowids.models import load_config, load_hasher
@@ -38,22 +37,6 @@ from slacktier_rowids.seen_set import SeenSet
 IDLE_STEPS_MAX: Final = 1_000_000
 TP_MAX: Final = 1024
 THREADS_MAX: Final = 1024
-
-
-class _Bars:
-    """Progress bars on stderr; nothing where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-
-    @contextmanager
-    def work(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        with Progress(
-            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
-        ) as progress:
-            task = progress.add_task(what, total=total)
-            yield lambda done: progress.advance(task, done)
 
 
 def command(
@@ -116,7 +99,7 @@ def command(
         threads=threads or len(os.sched_getaffinity(0)),
     )
     _check(options, tp, plot, plot_format, seen_set)
-    watch, bars = Stopwatch(), _Bars()
+    watch, bars = Stopwatch(), Bars()
     with watch.phase("load"):
         trace = Trace.load(trace_path)
         trace = trace.of_sources(source) if source else trace
