@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks each pinned SGLang release, in its own environment, every question at once; the tests compare the answers.
-
-The environment is built by `tests/oracle/setup.sh`, which is a part of the test: where that fails, these tests fail;
-they do not skip.
-"""
+"""Asks each pinned SGLang release, in its own environment, every question at once; the tests compare the answers."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from questions import RELEASES, Question, all_questions
+from engine_process import RELEASES, environment, python
+from questions import Question, all_questions
 
 HERE = Path(__file__).parent
 
@@ -32,9 +28,8 @@ def answers(questions: dict[str, Question], tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("oracle")
     asked = folder / "questions.npz"
     _write(asked, questions)
-    oracle = Path(subprocess.run([HERE / "setup.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
     with ThreadPoolExecutor() as pool:
-        return dict(zip(RELEASES, pool.map(lambda release: _ask(oracle, release, asked), RELEASES), strict=True))
+        return dict(zip(RELEASES, pool.map(lambda release: _ask(release, asked), RELEASES), strict=True))
 
 
 def _write(path: Path, questions: dict[str, Question]) -> None:
@@ -44,16 +39,10 @@ def _write(path: Path, questions: dict[str, Question]) -> None:
     np.savez(path, cases=np.array(json.dumps([question.case() for question in questions.values()])), **arrays)
 
 
-def _ask(oracle: Path, release: str, asked: Path) -> dict[str, Any]:
+def _ask(release: str, asked: Path) -> dict[str, Any]:
     answered = asked.with_name(f"{release}.npz")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    environment |= {
-        "PYTHONPATH": str(oracle / release.replace("==", "-")),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [oracle / "venv/bin/python", "-W", "ignore", HERE / "stock", asked, answered]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    command = [python(), "-W", "ignore", HERE / "stock", asked, answered]
+    done = subprocess.run(command, env=environment(release), capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, f"{release}: {done.stderr[-4000:]}"
     with np.load(answered, allow_pickle=False) as archive:
         return dict(archive)

@@ -17,7 +17,6 @@ from slacktier_rowids.models import QWEN38_CONFIG, V41_CONFIG
 from slacktier_rowids.tokenizer import TextTokenizer, V4Tokenizer, v4_tokenizer_path
 from slacktier_rowids.tokenmap import build_token_map
 
-RELEASES = Path(__file__).with_name("sglang.txt").read_text(encoding="utf-8").split()
 TEXTS = ("typing.py", "turtle.py", "inspect.py")
 TEXT_TOKENS = 1000
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from questions import RELEASES, Question
+from engine_process import RELEASES
+from questions import Question
 
 from slacktier_rowids.engram import EngramHasher
 from slacktier_rowids.models import load_layout

@@ -10,14 +10,10 @@ from __future__ import annotations
 import json
 import sys
 
+import engram
 import numpy as np
+import ple
 import torch
-from absent import stand_in_for
-
-stand_in_for("torchvision", "sgl_kernel")
-
-import engram  # noqa: E402
-import ple  # noqa: E402
 
 FAMILIES = {"engram": engram.answers, "ple": ple.answers}
 

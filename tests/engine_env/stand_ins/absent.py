@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placeholders for packages that SGLang imports and its CPU path never calls: importable, an error when used."""
+"""Placeholders for packages that SGLang imports and its CPU path hardly calls: importable, an error when used."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+Filler = Callable[[ModuleType], None]
 
 
 class Placeholder(type):
@@ -31,8 +34,11 @@ class PlaceholderModule(ModuleType):
 
 
 class AbsentPackages(MetaPathFinder, Loader):
-    def __init__(self, *names: str) -> None:
+    """fillers: module name -> what puts the few real members into the placeholder."""
+
+    def __init__(self, names: tuple[str, ...], fillers: dict[str, Filler]) -> None:
         self.names = names
+        self.fillers = fillers
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self.names else None
@@ -41,9 +47,10 @@ class AbsentPackages(MetaPathFinder, Loader):
         return PlaceholderModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """A placeholder has no code to run."""
+        if module.__name__ in self.fillers:
+            self.fillers[module.__name__](module)
 
 
-def stand_in_for(*names: str) -> None:
+def stand_in_for(*names: str, fillers: dict[str, Filler] | None = None) -> None:
     """Importing any of these packages, or a module below one, gives placeholders from now on."""
-    sys.meta_path.append(AbsentPackages(*names))
+    sys.meta_path.append(AbsentPackages(names, fillers or {}))
