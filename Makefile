@@ -13,7 +13,7 @@ NATIVE := engine_patch/native
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: check help setup packages native test test-unit test-property test-golden test-native test-native-asan \
-	test-native-tsan lint format demo doctor clean
+	test-native-tsan lint format generate demo doctor clean
 
 check: lint test-native test ## Lint, native tests, unit, property and golden: what CI runs first (plain `make`)
 
@@ -67,6 +67,9 @@ format: setup ## Rewrite Python and C in the project's format
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
+
+generate: setup ## Write the generated files: custom resource definitions
+	$(PY) -m slacktier_operator.crd_schema
 
 demo: setup ## Stage a table, serve it from disk, replay sessions, say where each layer's table can live
 	$(VENV)/bin/slacktier demo
