@@ -49,7 +49,7 @@ stand_in() {
 
 # Everything that the Dockerfile copies, as it is in the working tree.
 context_key() {
-    (cd "$root" && git ls-files -co --exclude-standard -- pyproject.toml setup.py README.md LICENSE .dockerignore helm/images \
+    (cd "$root" && git ls-files -co --exclude-standard -- pyproject.toml setup.py README.md LICENSE helm/images \
         contracts engine_patch tierd operator loadtest | sort | xargs sha256sum | sha256sum | cut -c1-12)
 }
 
@@ -64,7 +64,7 @@ for target in "$@"; do
     stand_in $slim $slim_packages
     say "$name"
     run_buildah bud --quiet --layers --pull-never "${trust[@]}" --env PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
-        --file "$root/helm/images/Dockerfile" --target "$target" --tag "localhost/$name:dev" "$root" >"$cache/$name.log" 2>&1 \
+        --file "$root/helm/images/Dockerfile" --ignorefile "$root/helm/images/Dockerfile.dockerignore" --target "$target" --tag "localhost/$name:dev" "$root" >"$cache/$name.log" 2>&1 \
         || { tail -30 "$cache/$name.log" >&2; exit 1; }
     rm -f "$cache/images/$name.tar"
     run_buildah push --quiet "localhost/$name:dev" "docker-archive:$cache/images/$name.tar:localhost/$name:dev"
