@@ -76,19 +76,30 @@ WINDOW_SECONDS: Final = Metric(
 STEP_SECONDS: Final = Metric(
     "slacktier_step_seconds", _H, "Time of one step, stalls included.", ("engine", "phase"), STEP_BUCKETS
 )
+LOOKUPS: Final = Metric("slacktier_lookups_total", _C, "Row ids asked for, repeats and padding included.", _LAYER)
+BYTES_READ: Final = Metric("slacktier_bytes_read_total", _C, "Bytes of the pages read from the tier.", _LAYER)
 PAGES_READ: Final = Metric("slacktier_pages_read_total", _C, "4 KiB pages read from the tier.", _LAYER)
 CACHE_HITS: Final = Metric("slacktier_cache_hits_total", _C, "Rows that were in the cache at step start.", _LAYER)
 CACHE_REPEATS: Final = Metric("slacktier_cache_repeats_total", _C, "Rows asked for again in the same step.", _LAYER)
 CACHE_MISSES: Final = Metric("slacktier_cache_misses_total", _C, "Rows that had to be read.", _LAYER)
 CACHE_ROWS: Final = Metric("slacktier_cache_rows", _G, "Rows that the cache has room for.", _LAYER)
-ROWS_CHECKED: Final = Metric("slacktier_rows_checked_total", _C, "Rows compared with the test pattern.", _LAYER)
+ROWS_CHECKED: Final = Metric(
+    "slacktier_rows_checked_total", _C, "Rows compared with the test pattern or the checkpoint.", _LAYER
+)
 ROWS_MISMATCHED: Final = Metric("slacktier_rows_mismatched_total", _C, "Rows that differed from it.", _LAYER)
+ROWS_SKIPPED: Final = Metric("slacktier_rows_skipped_total", _C, "Lossy: rows outside the seen-set, zero.", _LAYER)
 CACHE_EVICTIONS: Final = Metric("slacktier_cache_evictions_total", _C, "Rows that made room for others.", _LAYER)
 READ_RETRIES: Final = Metric("slacktier_read_retries_total", _C, "Page reads that were tried again.", _LAYER)
 BAD_RECORDS: Final = Metric("slacktier_bad_records_total", _C, "Records with a wrong tag or checksum.", _LAYER)
 LOOKUP_FAILURES: Final = Metric(
     "slacktier_lookup_failures_total", _C, "Lookups that no replica could answer.", ("engine", "layer", "reason")
 )
+REQUESTS_ENDED: Final = Metric(
+    "slacktier_requests_ended_total", _C, "Requests ended with an error because a step's rows could not be read.",
+    _ENGINE,
+)  # fmt: skip
+CACHE_DROPS: Final = Metric("slacktier_cache_drops_total", _C, "Caches emptied for a weight update.", _ENGINE)
+BINDINGS: Final = Metric("slacktier_bindings_total", _C, "Changes at run time by outcome.", ("engine", "outcome"))
 
 REQUESTS: Final = Metric("slacktier_requests_total", _C, "Requests by outcome.", ("engine", "outcome"))
 REQUESTS_RUNNING: Final = Metric("slacktier_requests_running", _G, "Sequences in prefill or decode.", _ENGINE)

@@ -7,6 +7,7 @@ Layout: docs/page-format.md. All integers are little-endian; reserved bytes are 
 
 from __future__ import annotations
 
+import math
 import struct
 import uuid
 from collections.abc import Sequence
@@ -115,6 +116,8 @@ class Superblock:
             raise ConfigError(
                 f"stripe {self.stripe_index} of {self.stripe_count}: expected index < count <= {STRIPE_COUNT_MAX}"
             )
+        if not math.isfinite(self.tensor_scale):
+            raise ConfigError(f"tensor scale {self.tensor_scale}: expected a finite number")
 
     @property
     def row_bytes(self) -> int:
@@ -166,6 +169,13 @@ def _text(value: str, size: int, name: str) -> bytes:
     return raw
 
 
+def _decoded_text(raw: bytes, name: str) -> str:
+    text = raw.rstrip(b"\0")
+    if b"\0" in text:
+        raise ValueError(f"{name} {text!r}: a NUL inside it")
+    return text.decode()
+
+
 def encode_superblock(sb: Superblock) -> bytes:
     """One superblock page, PAGE_BYTES long. Both copies hold the same bytes."""
     body = SUPERBLOCK.pack(
@@ -203,8 +213,8 @@ def decode_superblock(page: bytes) -> Superblock:
         sb = Superblock(
             table_uuid=uuid.UUID(bytes=raw_uuid), layer_id=layer_id, epoch=epoch, row_count=row_count,
             payload_bytes=payload_bytes, scale_bytes=scale_bytes, row_format=RowFormat(row_format),
-            model=model.rstrip(b"\0").decode(), revision=revision.rstrip(b"\0").decode(),
-            source=source.rstrip(b"\0").decode(), state=State(state), sequence=sequence, staged_pages=staged_pages,
+            model=_decoded_text(model, "model"), revision=_decoded_text(revision, "revision"),
+            source=_decoded_text(source, "source"), state=State(state), sequence=sequence, staged_pages=staged_pages,
             stripe_count=stripe_count, stripe_index=stripe_index, tensor_scale=tensor_scale, source_digest=digest,
         )  # fmt: skip
     except (ConfigError, ValueError) as exc:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slacktier import metrics
+from slacktier.histogram import Histogram
 from slacktier_emulated.scheduler import Phase
 from slacktier_emulated.step import LayerRecord, LookupFailedError, StepRecord
 
@@ -43,22 +43,6 @@ class Samples:
         found = np.percentile(kept, percentiles)
         named = {f"p{p}": round(float(value), 4) for p, value in zip(percentiles, found, strict=True)}
         return {"mean": round(self.total / self.count, 4), **named, "max": round(self.largest, 4)}
-
-
-class Histogram:
-    """Prometheus histogram: counts per bucket and the sum."""
-
-    def __init__(self, buckets: Sequence[float]) -> None:
-        self._buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self._buckets, value)] += 1
-        self.total += value
-
-    def as_json(self) -> dict[str, Any]:
-        return {"counts": self.counts, "sum": self.total}
 
 
 class LayerTotals:

@@ -13,8 +13,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from slacktier import __version__, metrics
+from slacktier.histogram import Histogram
 from slacktier.metrics import Metric, MetricKind
-from slacktier_emulated.report import Histogram
 
 ENGINE: Final = "emulated"
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

@@ -81,14 +81,12 @@ class CFaultReport(ctypes.Structure):
 class CLayerStats(ctypes.Structure):
     """st_layer_stats in slacktier_io.h."""
 
-    _fields_ = [
-        (name, c_uint64)
-        for name in (
-            "steps", "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "evictions",
-            "retries", "failed_reads", "bad_records", "failed_steps", "timeouts",
-            "cache_rows", "cache_bytes", "directory_bytes",
-        )
-    ]  # fmt: skip
+    COUNTS: Final = (
+        "steps", "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "evictions",
+        "retries", "failed_reads", "bad_records", "read_errors", "failed_steps", "timeouts",
+        "cache_rows", "cache_bytes", "directory_bytes",
+    )  # fmt: skip
+    _fields_ = [*((name, c_uint64) for name in COUNTS), ("replica_rows", c_uint64 * 4)]
 
 
 class CRowsCounters(ctypes.Structure):

@@ -31,6 +31,7 @@ from slacktier_native.pages import FAULTS
 from slacktier_native.sources import AnySource, MemorySpec, PatternSource, SourcePool, SourceSpec, set_delay
 
 LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
+REPLICAS_MAX: Final = 4
 BACKENDS: Final = {"auto": 0, "uring": 1, "posix": 2}
 __all__ = [
     "LayerResult",
@@ -123,6 +124,8 @@ class LookupCore:
         self._specs: list[tuple[AnySource, ...]] = []
         self._superblocks: list[Superblock] = []
         self._counts = [0] * len(layers)
+        self._delivered: list[dict[str, int]] = [{} for _ in layers]
+        self._counted = [[0] * REPLICAS_MAX for _ in layers]
         self.layer_ids = tuple(setup.layer_id for setup in layers)
         self.lookups_max = lookups_max
         try:
@@ -153,8 +156,8 @@ class LookupCore:
         self.backend_reason = f"io_uring: {errno.errorcode[-reason.value]}" if reason.value else ""
 
     def _open_sources(self, layer_id: int, specs: Sequence[AnySource]) -> tuple[list[int], Superblock]:
-        if not 1 <= len(specs) <= 4:
-            raise ConfigError(f"layer {layer_id}: {len(specs)} sources, expected 1 to 4")
+        if not 1 <= len(specs) <= REPLICAS_MAX:
+            raise ConfigError(f"layer {layer_id}: {len(specs)} sources, expected 1 to {REPLICAS_MAX}")
         opened = [self._sources.get(spec) for spec in specs]
         first = opened[0][1]
         for spec, (_, sb) in zip(specs, opened, strict=True):
@@ -280,6 +283,7 @@ class LookupCore:
         handles, sb = self._open_sources(self.layer_ids[layer_index], specs)
         array = (ctypes.c_void_p * len(handles))(*handles)
         keep = int(_same_rows(sb, self._superblocks[layer_index]))
+        self._count_delivered()
         rc = library().st_core_set_sources(self._require(), layer_index, array, len(handles), keep)
         if rc < 0:
             raise ConfigError(f"sources of layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
@@ -287,13 +291,32 @@ class LookupCore:
         self._superblocks[layer_index] = sb
 
     def stats(self) -> dict[int, dict[str, int]]:
-        """Totals since open, per layer id."""
+        """Totals since open, per layer id; fallback_rows came from another replica than the first."""
         totals = {}
         for index, layer_id in enumerate(self.layer_ids):
-            raw = CLayerStats()
-            library().st_core_stats(self._require(), index, ctypes.byref(raw))
-            totals[layer_id] = {name: int(getattr(raw, name)) for name, *_ in CLayerStats._fields_}
+            raw = self._raw_stats(index)
+            counts = {name: int(getattr(raw, name)) for name in CLayerStats.COUNTS}
+            totals[layer_id] = {**counts, "fallback_rows": sum(raw.replica_rows[1:])}
         return totals
+
+    def delivered(self) -> dict[int, dict[str, int]]:
+        """Rows that each source has delivered since open, per layer id and source label, in order of first use."""
+        self._count_delivered()
+        return {layer_id: dict(self._delivered[index]) for index, layer_id in enumerate(self.layer_ids)}
+
+    def _count_delivered(self) -> None:
+        """The core counts per place in the list; what a place holds changes with the sources."""
+        for index, specs in enumerate(self._specs):
+            rows = self._raw_stats(index).replica_rows
+            for place, spec in enumerate(specs):
+                by_label = self._delivered[index]
+                by_label[spec.label] = by_label.get(spec.label, 0) + rows[place] - self._counted[index][place]
+            self._counted[index] = list(rows)
+
+    def _raw_stats(self, layer_index: int) -> CLayerStats:
+        raw = CLayerStats()
+        library().st_core_stats(self._require(), layer_index, ctypes.byref(raw))
+        return raw
 
     def close(self) -> None:
         """Stop the readers and close the sources; idempotent."""

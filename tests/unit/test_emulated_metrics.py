@@ -11,8 +11,9 @@ from emulated_support import ScriptedCore, VirtualClock, scripted_engine, submis
 from prometheus_client.parser import text_string_to_metric_families
 
 from slacktier import metrics
+from slacktier.histogram import Histogram
 from slacktier.metrics import Metric, MetricKind
-from slacktier_emulated.report import SAMPLES_KEPT, Histogram, Samples
+from slacktier_emulated.report import SAMPLES_KEPT, Samples
 from slacktier_emulated.server_metrics import Outcome, ServerMetrics, exposition
 
 ALL = [value for value in vars(metrics).values() if isinstance(value, Metric)]

@@ -241,3 +241,25 @@ def test_a_new_delay_model_owes_nothing_from_the_old_one(regions: dict[int, Path
 def test_delays_out_of_range_are_refused(bad: float) -> None:
     with pytest.raises(ConfigError, match=r"expected 0 to 6e\+07"):
         DelayModel("bad", bad, 0.0, 0.0)
+
+
+def test_what_each_source_delivered_is_counted_through_changes_of_sources(regions: dict[int, Path]) -> None:
+    spec, other = nvme(regions[1]), SourceSpec(Tier.DRAM, (regions[1],))
+    with LookupCore([LayerSetup(1, (spec, other))], lookups_max=64) as core:
+        look_up(core, np.arange(10))
+        core.set_sources(0, (other, spec))
+        look_up(core, np.arange(20))
+        look_up(core, np.arange(5))
+        assert core.delivered() == {1: {spec.label: 10, other.label: 25}}
+        assert core.delivered() == {1: {spec.label: 10, other.label: 25}}
+        assert core.stats()[1]["fallback_rows"] == 0
+
+
+def test_a_read_that_the_first_source_cannot_answer_counts_as_fallback(regions: dict[int, Path]) -> None:
+    spec, other = nvme(regions[1]), SourceSpec(Tier.DRAM, (regions[1],))
+    with LookupCore([LayerSetup(1, (spec, other))], lookups_max=64) as core:
+        os.truncate(regions[1], PAGE_BYTES * 3)
+        look_up(core, np.array([0, 2000, 2001]))
+        stats = core.stats()[1]
+        assert (stats["fallback_rows"], stats["read_errors"], stats["failed_steps"]) == (2, 2, 0)
+        assert core.delivered() == {1: {spec.label: 1, other.label: 2}}

@@ -25,7 +25,7 @@ enum {
     ST_LAYERS_MAX = 64,
     ST_REPLICAS_MAX = 4,
     ST_STRIPES_MAX = 64,
-    ST_READ_ATTEMPTS = 2, /* per replica */
+    ST_READ_ATTEMPTS = 2, /* per replica; of a remote whose link is down, none */
 };
 
 typedef struct st_source st_source;
@@ -138,8 +138,9 @@ int st_core_drop_cache(st_core *core, uint32_t layer);
 
 typedef struct st_layer_stats {
     uint64_t steps, lookups, owned, hits, repeats, misses, pages, spills, evictions;
-    uint64_t retries, failed_reads, bad_records, failed_steps, timeouts;
+    uint64_t retries, failed_reads, bad_records, read_errors, failed_steps, timeouts;
     uint64_t cache_rows, cache_bytes, directory_bytes;
+    uint64_t replica_rows[ST_REPLICAS_MAX]; /* that came from each, in the order of the sources then in force */
 } st_layer_stats;
 int st_core_stats(const st_core *core, uint32_t layer, st_layer_stats *stats);
 

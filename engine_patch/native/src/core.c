@@ -9,6 +9,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "jobs.h"
+#include "lane.h"
+#include "remote.h"
+
 enum {
     PREFETCH_AHEAD = 12,
     BLOCK = 32,                 /* lookups whose directory lines are fetched together */
@@ -104,12 +108,17 @@ static int same_geometry(const st_layout *a, const st_layout *b) {
            a->layer_id == b->layer_id;
 }
 
+/* A remote can be asked for the rows of any one page at once. */
+static int source_valid(const st_source *source, const st_layout *layout) {
+    return source && same_geometry(&source->layout, layout) &&
+           (source->kind != ST_SOURCE_REMOTE || st_link_rows_max(source->link) >= layout->rows_per_page);
+}
+
 static int sources_valid(st_source *const *sources, uint32_t count) {
-    if (count == 0 || count > ST_REPLICAS_MAX)
+    if (count == 0 || count > ST_REPLICAS_MAX || !sources[0])
         return 0;
     for (uint32_t i = 0; i < count; i++)
-        if (!sources[i] || sources[i]->kind == ST_SOURCE_REMOTE ||
-            !same_geometry(&sources[i]->layout, &sources[0]->layout))
+        if (!source_valid(sources[i], &sources[0]->layout))
             return 0;
     return 1;
 }
@@ -148,7 +157,7 @@ static int layer_init(st_core *core, st_layer *layer, const st_layer_config *con
     return cache_open(layer, config->cache_rows, &layer->directory, &layer->cache, &layer->cache_map_bytes);
 }
 
-/* What readers know of the sources: the files that they register with their rings, and which layers are memory. */
+/* The files that readers register with their rings. */
 static int list_files(st_core *core) {
     uint32_t count = 0;
     int *files = malloc(sizeof(int) * ST_LAYERS_MAX * ST_REPLICAS_MAX * ST_STRIPES_MAX);
@@ -156,7 +165,6 @@ static int list_files(st_core *core) {
         return -ENOMEM;
     for (uint32_t k = 0; k < core->layer_count; k++) {
         st_layer *layer = &core->layers[k];
-        __atomic_store_n(&layer->copies, layer->sources[0]->kind == ST_SOURCE_MEMORY, __ATOMIC_RELAXED);
         for (uint32_t r = 0; r < layer->source_count; r++) {
             const st_source *source = layer->sources[r];
             layer->fixed_base[r] = count;
@@ -198,6 +206,10 @@ int st_core_open(const st_core_config *config, const st_layer_config *layers, st
     if (rc == 0)
         rc = list_files(core);
     if (rc == 0)
+        rc = st_inbox_open(&core->inbox, core->layer_count * core->lookups_max);
+    if (rc == 0)
+        rc = st_lanes_update(core);
+    if (rc == 0)
         rc = st_readers_start(core, config->io_threads, config->backend);
     if (rc < 0) {
         st_core_close(core);
@@ -212,6 +224,8 @@ void st_core_close(st_core *core) {
         return;
     if (core->readers)
         st_readers_stop(core);
+    st_lanes_stop(core);
+    st_inbox_close(&core->inbox);
     for (uint32_t k = 0; core->layers && k < core->layer_count; k++)
         layer_free(core, &core->layers[k]);
     table_close(core->page_table);
@@ -234,7 +248,10 @@ static void publish(st_core *core, st_layer *layer, uint32_t already) {
     if (core->first_ns == 0)
         core->first_ns = st_now_ns();
     __atomic_store_n(&layer->published, st_position_of(core->step, layer->read_count), __ATOMIC_RELEASE);
-    st_readers_notify(core, layer->read_count - already);
+    if (layer->start_lane)
+        st_lane_notify(layer->start_lane);
+    else
+        st_readers_notify(core, layer->read_count - already);
 }
 
 /* Add a row to the read of its page; a read that was handed over already is left alone and a new one made. */
@@ -342,7 +359,8 @@ static void block_settle(st_core *core, st_layer *layer, const block *in, uint32
 static int pass(st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count) {
     uint64_t start_ns = st_now_ns(), next = 0;
     uint32_t published = 0;
-    int publish_early = count < PUBLISH_AT_END_FROM;
+    /* To a remote, all of a layer's misses go in one request. */
+    int publish_early = count < PUBLISH_AT_END_FROM && !layer->start_lane;
     block blocks[2];
     table_reset(core->page_table, count);
     table_reset(core->row_table, count);
@@ -378,7 +396,19 @@ int st_step_in_flight(const st_core *core) {
     return 0;
 }
 
+/* The first replica whose link is up; the first, where none is. */
+static void choose_start(st_layer *layer) {
+    uint32_t start = 0;
+    while (start < layer->source_count && layer->lanes[start] && st_remote_state(layer->sources[start]) < 0)
+        start++;
+    layer->start = start < layer->source_count ? start : 0;
+    const st_source *source = layer->sources[layer->start];
+    __atomic_store_n(&layer->copies, source->kind == ST_SOURCE_MEMORY, __ATOMIC_RELAXED);
+    __atomic_store_n(&layer->start_lane, layer->lanes[layer->start], __ATOMIC_RELAXED);
+}
+
 static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
+    choose_start(layer);
     layer->lookup_count = lookup_count;
     layer->want_count = layer->read_count = layer->spill_count = 0;
     layer->release_ns = 0;
@@ -389,8 +419,13 @@ static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
     __atomic_store_n(&layer->wake_at, UINT32_MAX, __ATOMIC_RELAXED);
     layer->retries = 0;
     layer->failed_reads = 0;
+    layer->fault_is_final = 0;
     __atomic_store_n(&layer->published, st_position_of(core->step, 0), __ATOMIC_RELEASE);
     __atomic_store_n(&layer->claimed, st_position_of(core->step, 0), __ATOMIC_RELEASE);
+}
+
+static st_delay_device *delay_of(const st_layer *layer) {
+    return layer->sources[layer->start]->delay;
 }
 
 /* Ask each emulated device once for all of its layers: layers in order, so the first goes first. */
@@ -399,12 +434,12 @@ static int submit_delays(st_core *core) {
     uint32_t members[ST_LAYERS_MAX];
     uint8_t submitted[ST_LAYERS_MAX] = {0};
     for (uint32_t k = 0; k < core->layer_count; k++) {
-        st_delay_device *device = core->layers[k].sources[0]->delay;
+        st_delay_device *device = delay_of(&core->layers[k]);
         uint32_t count = 0;
         if (!device || submitted[k])
             continue;
         for (uint32_t j = k; j < core->layer_count; j++) {
-            st_delay_device *other = core->layers[j].sources[0]->delay;
+            st_delay_device *other = delay_of(&core->layers[j]);
             if (!other || !st_delay_same(device, other))
                 continue;
             submitted[j] = 1;
@@ -570,8 +605,10 @@ void st_step_forget(st_core *core, uint32_t index) {
     forget_missing(&core->layers[index], 1);
 }
 
+/* Reads of a step that timed out may still be in flight: what readers count is loaded, not read. */
 static void count_step(st_layer *layer) {
     st_layer_stats *stats = &layer->stats;
+    uint32_t failed_reads = __atomic_load_n(&layer->failed_reads, __ATOMIC_RELAXED);
     stats->steps++;
     stats->lookups += layer->result.lookups;
     stats->owned += layer->result.owned;
@@ -581,9 +618,9 @@ static void count_step(st_layer *layer) {
     stats->pages += layer->read_count;
     stats->spills += layer->directory.set_count ? layer->spill_count : 0;
     stats->evictions += layer->directory.evictions - layer->evictions_before;
-    stats->retries += layer->retries;
-    stats->failed_reads += layer->failed_reads;
-    stats->failed_steps += layer->failed_reads > 0;
+    stats->retries += __atomic_load_n(&layer->retries, __ATOMIC_RELAXED);
+    stats->failed_reads += failed_reads;
+    stats->failed_steps += failed_reads > 0;
 }
 
 int st_step_end(st_core *core) {
@@ -592,7 +629,7 @@ int st_step_end(st_core *core) {
     core->draining = st_step_in_flight(core);
     for (uint32_t k = 0; k < core->layer_count; k++) {
         st_layer *layer = &core->layers[k];
-        if (core->draining || layer->failed_reads)
+        if (core->draining || __atomic_load_n(&layer->failed_reads, __ATOMIC_RELAXED))
             forget_missing(layer, core->draining);
         count_step(layer);
     }
@@ -670,6 +707,12 @@ int st_core_drop_cache(st_core *core, uint32_t index) {
     return rc < 0 ? rc : st_core_set_cache_rows(core, index, cache_rows);
 }
 
+static void put_sources(st_layer *layer, st_source *const *sources, uint32_t count) {
+    memcpy(layer->sources, sources, count * sizeof *sources);
+    layer->source_count = count;
+    layer->layout = sources[0]->layout;
+}
+
 int st_core_set_sources(st_core *core, uint32_t index, st_source *const *sources, uint32_t source_count,
                         int keep_cache) {
     if (index >= core->layer_count || !sources_valid(sources, source_count))
@@ -679,14 +722,21 @@ int st_core_set_sources(st_core *core, uint32_t index, st_source *const *sources
     st_layer *layer = &core->layers[index];
     if (!same_geometry(&sources[0]->layout, &layer->layout))
         return -EINVAL;
+    st_source *before[ST_REPLICAS_MAX];
+    uint32_t before_count = layer->source_count;
+    memcpy(before, layer->sources, sizeof before);
     for (uint32_t i = 0; i < source_count; i++)
         st_source_retain(sources[i]);
-    for (uint32_t i = 0; i < layer->source_count; i++)
-        st_source_close(layer->sources[i]);
-    memcpy(layer->sources, sources, source_count * sizeof *sources);
-    layer->source_count = source_count;
-    layer->layout = sources[0]->layout;
-    int rc = list_files(core);
+    put_sources(layer, sources, source_count);
+    int rc = st_lanes_update(core);
+    if (rc < 0) {
+        put_sources(layer, before, before_count);
+        st_lanes_update(core); /* has nothing to open */
+    }
+    for (uint32_t i = 0; i < (rc < 0 ? source_count : before_count); i++)
+        st_source_close(rc < 0 ? sources[i] : before[i]);
+    if (rc == 0)
+        rc = list_files(core);
     return rc == 0 && !keep_cache ? st_core_drop_cache(core, index) : rc;
 }
 
@@ -706,6 +756,9 @@ int st_core_stats(const st_core *core, uint32_t index, st_layer_stats *stats) {
     const st_layer *layer = &core->layers[index];
     *stats = layer->stats;
     stats->bad_records = __atomic_load_n(&layer->bad_records, __ATOMIC_RELAXED);
+    stats->read_errors = __atomic_load_n(&layer->read_errors, __ATOMIC_RELAXED);
+    for (uint32_t r = 0; r < ST_REPLICAS_MAX; r++)
+        stats->replica_rows[r] = __atomic_load_n(&layer->replica_rows[r], __ATOMIC_RELAXED);
     stats->cache_rows = layer->cache_rows;
     stats->cache_bytes = layer->cache_map_bytes;
     stats->directory_bytes = st_directory_bytes(&layer->directory);

@@ -23,6 +23,24 @@ typedef struct st_page_read {
     uint32_t failed;
 } st_page_read;
 
+/* One read on its way to a replica. */
+typedef struct st_job {
+    uint32_t layer, read;
+    uint8_t replica;     /* whose turn it is */
+    uint8_t attempt;     /* at that replica */
+    uint8_t tried;       /* replicas that have had their turn */
+    uint8_t last_chance; /* all have: this one is waited for */
+} st_job;
+
+/* Jobs that another thread could not finish, for readers or a lane. */
+typedef struct st_inbox {
+    pthread_mutex_t lock;
+    st_job *jobs;
+    uint64_t capacity, count;
+} st_inbox;
+
+typedef struct st_lane st_lane; /* lane.c */
+
 /* Queue positions carry the step in their upper half, so that a reader that was asleep between reading and
  * claiming can never claim from a later step. */
 typedef uint64_t st_position;
@@ -36,7 +54,11 @@ typedef struct st_layer {
     st_layout layout;
     uint32_t source_count;
     st_source *sources[ST_REPLICAS_MAX];
-    uint32_t copies; /* atomic; the first source is memory. Readers look at it before they have claimed anything */
+    st_lane *lanes[ST_REPLICAS_MAX]; /* of the remote ones */
+    uint32_t start;                  /* the replica that this step's reads begin with: the first whose link is up */
+    /* What of that readers and lanes look at before they have claimed anything; atomic. */
+    uint32_t copies;                      /* it is memory */
+    st_lane *start_lane;                  /* it is remote */
     uint32_t fixed_base[ST_REPLICAS_MAX]; /* first registered file of a files source */
     uint64_t cache_rows;
     uint8_t *cache;
@@ -65,10 +87,11 @@ typedef struct st_layer {
     uint64_t last_done_ns;
     uint64_t retries;
     uint32_t failed_reads;
-    uint64_t bad_records, read_errors; /* totals since open */
+    uint64_t bad_records, read_errors, replica_rows[ST_REPLICAS_MAX]; /* totals since open */
 
     _Alignas(64) pthread_mutex_t fault_lock;
     st_fault_report fault;
+    int fault_is_final; /* of a read of this step that no replica delivered */
     st_layer_stats stats;
 } st_layer;
 
@@ -100,6 +123,9 @@ struct st_core {
     _Alignas(64) uint32_t work; /* futex: changes with every publication */
     uint32_t sleepers;
     uint32_t stop;
+    st_inbox inbox; /* for readers */
+    st_lane *lanes[ST_LAYERS_MAX * ST_REPLICAS_MAX];
+    uint32_t lane_count;
 };
 
 uint64_t st_now_ns(void);

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "jobs.h"
 
 #ifdef ST_HAVE_URING
 #include <liburing.h>
@@ -28,16 +28,12 @@ enum {
     POSIX_THREADS_DEFAULT = 16
 };
 
-typedef struct job {
-    uint32_t layer, read, replica, attempt;
-} job;
-
 struct st_reader {
     st_core *core;
     pthread_t thread;
     int started;
     uint8_t *buffers; /* queue_depth pages */
-    job *jobs;        /* one per buffer */
+    st_job *jobs;     /* one per buffer */
     uint32_t *free_slots;
     uint32_t free_count;
     uint32_t in_flight;
@@ -80,109 +76,16 @@ void st_readers_wake(st_core *core) {
     st_futex_wake(&core->work, INT_MAX);
 }
 
-/* Up to limit reads of a layer: the first index, and how many. */
-static uint32_t claim(st_layer *layer, uint32_t limit, uint32_t *first) {
-    for (;;) {
-        st_position claimed = __atomic_load_n(&layer->claimed, __ATOMIC_ACQUIRE);
-        st_position published = __atomic_load_n(&layer->published, __ATOMIC_ACQUIRE);
-        if (claimed >> 32 != published >> 32 || (uint32_t)claimed >= (uint32_t)published)
-            return 0;
-        uint32_t available = (uint32_t)published - (uint32_t)claimed;
-        uint32_t count = available < limit ? available : limit;
-        if (__atomic_compare_exchange_n(&layer->claimed, &claimed, claimed + count, 0, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED)) {
-            *first = (uint32_t)claimed;
-            return count;
-        }
-    }
-}
-
-static void report_fault(st_layer *layer, const job *work, int error, st_fault fault, uint64_t row_id, int64_t bytes) {
-    pthread_mutex_lock(&layer->fault_lock);
-    layer->fault = (st_fault_report){.error = error,
-                                     .fault = fault,
-                                     .replica = work->replica,
-                                     .row_id = row_id,
-                                     .page_id = layer->reads[work->read].page_id,
-                                     .bytes = bytes};
-    pthread_mutex_unlock(&layer->fault_lock);
-}
-
-/* Copy one record to where it will be used from and check it there: the page may be memory that others can write. */
-static st_fault deliver_row(st_layer *layer, const st_layout *layout, uint32_t index, const uint8_t *record) {
-    const st_want *want = &layer->wants[index];
-    uint32_t row_bytes = st_row_bytes(layout);
-    if (layer->lines) {
-        uint8_t *line = layer->lines + (size_t)index * layer->line_bytes;
-        memcpy(line, record, layout->record_bytes);
-        st_fault fault = st_record_check(layout, line, want->row_id);
-        memcpy(line + row_bytes, &want->dest, sizeof want->dest); /* the tag has done its work */
-        return fault;
-    }
-    uint8_t copy[ST_PAGE_BYTES];
-    memcpy(copy, record, layout->record_bytes);
-    st_fault fault = st_record_check(layout, copy, want->row_id);
-    if (fault == ST_FAULT_NONE)
-        memcpy(st_dest(layer, want->dest), copy, row_bytes);
-    return fault;
-}
-
-/* Check every row that this read must deliver and put it in place. */
-static int deliver(st_layer *layer, const job *work, const uint8_t *page) {
-    const st_layout *layout = &layer->sources[work->replica]->layout;
-    const st_page_read *read = &layer->reads[work->read];
-    st_fault fault = st_page_header_check(layout, page, read->page_id);
-    uint32_t index = read->first_want;
-    for (; fault == ST_FAULT_NONE && index != ST_END; index = layer->wants[index].next) {
-        fault = deliver_row(layer, layout, index, st_page_record(layout, page, layer->wants[index].row_id));
-        if (fault != ST_FAULT_NONE)
-            break;
-    }
-    if (fault == ST_FAULT_NONE)
-        return 0;
-    __atomic_add_fetch(&layer->bad_records, 1, __ATOMIC_RELAXED);
-    uint64_t row_id = index != ST_END ? layer->wants[index].row_id : 0;
-    report_fault(layer, work, -EBADMSG, fault, row_id, ST_PAGE_BYTES);
-    return -EBADMSG;
-}
-
-static void complete(st_layer *layer, uint32_t count) {
-    __atomic_store_n(&layer->last_done_ns, st_now_ns(), __ATOMIC_RELAXED);
-    uint32_t done = __atomic_add_fetch(&layer->done, count, __ATOMIC_SEQ_CST);
-    if (done == __atomic_load_n(&layer->wake_at, __ATOMIC_SEQ_CST))
-        st_futex_wake(&layer->done, 1);
-}
-
-/* Move a failed job to its next attempt; 0 when there is none left. */
-static int next_attempt(st_layer *layer, job *work) {
-    if (++work->attempt >= ST_READ_ATTEMPTS) {
-        work->attempt = 0;
-        if (++work->replica >= layer->source_count)
-            return 0;
-    }
-    __atomic_add_fetch(&layer->retries, 1, __ATOMIC_RELAXED);
-    return 1;
-}
-
 static void release_slot(reader *self, uint32_t slot) {
     self->free_slots[self->free_count++] = slot;
 }
 
-static void fail(reader *self, st_layer *layer, uint32_t slot) {
-    layer->reads[self->jobs[slot].read].failed = 1;
-    __atomic_add_fetch(&layer->failed_reads, 1, __ATOMIC_RELAXED);
-    release_slot(self, slot);
-    complete(layer, 1);
-}
-
 /* A read came back with got bytes in the slot's buffer: exactly one page, or it failed. */
-static int read_outcome(st_layer *layer, const job *work, const uint8_t *page, int64_t got) {
+static int read_outcome(st_layer *layer, const st_job *job, const uint8_t *page, int64_t got, st_fault_report *why) {
     if (got == ST_PAGE_BYTES)
-        return deliver(layer, work, page);
-    int error = got < 0 ? (int)got : -ENODATA;
-    __atomic_add_fetch(&layer->read_errors, 1, __ATOMIC_RELAXED);
-    report_fault(layer, work, error, ST_FAULT_NONE, 0, got);
-    return error;
+        return st_deliver_page(layer, job, page, why);
+    *why = st_read_fault(layer, job, got < 0 ? (int)got : -ENODATA, got);
+    return why->error;
 }
 
 static int64_t read_blocking(const st_source *source, uint64_t page_id, uint8_t *buffer) {
@@ -208,7 +111,7 @@ static void register_files(reader *self) {
 }
 
 static void queue_read(reader *self, const st_layer *layer, uint32_t slot, uint64_t page_id) {
-    const job *work = &self->jobs[slot];
+    const st_job *work = &self->jobs[slot];
     const st_source *source = layer->sources[work->replica];
     uint8_t *buffer = self->buffers + (size_t)slot * ST_PAGE_BYTES;
     uint64_t offset = st_source_offset(source, page_id);
@@ -229,32 +132,42 @@ static void queue_read(reader *self, const st_layer *layer, uint32_t slot, uint6
 }
 #endif
 
-/* Run the slot's job until it is in flight or over. */
+/* Run the slot's job until it is in flight, over, or somebody else's. */
 static void start(reader *self, uint32_t slot) {
-    job *work = &self->jobs[slot];
-    st_layer *layer = &self->core->layers[work->layer];
-    uint64_t page_id = layer->reads[work->read].page_id;
+    st_job *job = &self->jobs[slot];
+    st_layer *layer = &self->core->layers[job->layer];
+    uint64_t page_id = layer->reads[job->read].page_id;
     uint8_t *buffer = self->buffers + (size_t)slot * ST_PAGE_BYTES;
+    st_fault_report why;
+    int rc;
     do {
-        const st_source *source = layer->sources[work->replica];
-        int rc;
+        const st_source *source = layer->sources[job->replica];
+        if (source->kind == ST_SOURCE_REMOTE) {
+            st_job_dispatch(self->core, job);
+            break;
+        }
         if (source->kind == ST_SOURCE_MEMORY) {
-            rc = deliver(layer, work, source->memory + page_id * ST_PAGE_BYTES);
+            rc = st_deliver_page(layer, job, source->memory + page_id * ST_PAGE_BYTES, &why);
 #ifdef ST_HAVE_URING
         } else if (source->kind == ST_SOURCE_FILES && self->ring_open) {
             queue_read(self, layer, slot, page_id);
             return;
 #endif
         } else {
-            rc = read_outcome(layer, work, buffer, read_blocking(source, page_id, buffer));
+            rc = read_outcome(layer, job, buffer, read_blocking(source, page_id, buffer), &why);
         }
-        if (rc == 0) {
-            release_slot(self, slot);
-            complete(layer, 1);
-            return;
+        if (rc >= 0) {
+            st_complete(layer, job->replica, 1, (uint32_t)rc);
+            break;
         }
-    } while (next_attempt(layer, work));
-    fail(self, layer, slot);
+    } while (st_job_retry(layer, job, &why));
+    release_slot(self, slot);
+}
+
+static void start_new(reader *self, const st_job *job) {
+    uint32_t slot = self->free_slots[--self->free_count];
+    self->jobs[slot] = *job;
+    start(self, slot);
 }
 
 /* Bring a read's header and first wanted record towards this core: the copies wait for DRAM, not for each other. */
@@ -269,28 +182,26 @@ static void prefetch_read(const st_layer *layer, const st_source *source, uint32
 /* Reads from memory: copied here and now; those that fail go the way of all others. */
 static void copy_reads(reader *self, uint32_t layer_index, uint32_t first, uint32_t count) {
     st_layer *layer = &self->core->layers[layer_index];
-    const st_source *source = layer->sources[0];
-    uint32_t copied = 0;
+    const st_source *source = layer->sources[layer->start];
+    uint32_t copied = 0, rows = 0;
     for (uint32_t i = 0; i < count && i < PREFETCH_READS; i++)
         prefetch_read(layer, source, first + i);
     for (uint32_t i = 0; i < count; i++) {
-        job work = {.layer = layer_index, .read = first + i};
+        st_job job = {.layer = layer_index, .read = first + i, .replica = (uint8_t)layer->start};
+        st_fault_report why;
         if (i + PREFETCH_READS < count)
             prefetch_read(layer, source, first + i + PREFETCH_READS);
         uint64_t page_id = layer->reads[first + i].page_id;
-        if (deliver(layer, &work, source->memory + page_id * ST_PAGE_BYTES) == 0) {
+        int rc = st_deliver_page(layer, &job, source->memory + page_id * ST_PAGE_BYTES, &why);
+        if (rc >= 0) {
             copied++;
-            continue;
+            rows += (uint32_t)rc;
+        } else if (st_job_retry(layer, &job, &why)) {
+            start_new(self, &job);
         }
-        uint32_t slot = self->free_slots[--self->free_count];
-        self->jobs[slot] = work;
-        if (next_attempt(layer, &self->jobs[slot]))
-            start(self, slot);
-        else
-            fail(self, layer, slot);
     }
     if (copied)
-        complete(layer, copied);
+        st_complete(layer, layer->start, copied, rows);
 }
 
 static uint32_t claim_limit(const reader *self, uint32_t layer_index) {
@@ -301,26 +212,34 @@ static uint32_t claim_limit(const reader *self, uint32_t layer_index) {
     return self->free_count < limit ? self->free_count : limit;
 }
 
+/* What lanes could not deliver. */
+static uint32_t start_passed_on(reader *self) {
+    st_job jobs[CLAIM_MAX];
+    uint32_t limit = self->core->backend == ST_BACKEND_POSIX ? 1 : CLAIM_MAX;
+    uint32_t count = st_inbox_take(&self->core->inbox, jobs, self->free_count < limit ? self->free_count : limit);
+    for (uint32_t i = 0; i < count; i++)
+        start_new(self, &jobs[i]);
+    return count;
+}
+
 /* Claim what there is, the first layer's first; how many reads were claimed. */
 static uint32_t claim_and_start(reader *self) {
     st_core *core = self->core;
-    uint32_t total = 0;
+    uint32_t total = start_passed_on(self);
     for (uint32_t k = 0; k < core->layer_count; k++) {
+        st_layer *layer = &core->layers[k];
         uint32_t first, count;
         uint32_t limit = claim_limit(self, k);
         if (limit == 0)
             break;
-        if ((count = claim(&core->layers[k], limit, &first)) == 0)
+        if (__atomic_load_n(&layer->start_lane, __ATOMIC_RELAXED) || (count = st_claim(layer, limit, &first)) == 0)
             continue;
         /* Only now, with reads of the step claimed, do the sources stay as they are. */
-        if (core->layers[k].sources[0]->kind == ST_SOURCE_MEMORY) {
+        if (layer->sources[layer->start]->kind == ST_SOURCE_MEMORY) {
             copy_reads(self, k, first, count);
         } else {
-            for (uint32_t i = 0; i < count; i++) {
-                uint32_t slot = self->free_slots[--self->free_count];
-                self->jobs[slot] = (job){.layer = k, .read = first + i};
-                start(self, slot);
-            }
+            for (uint32_t i = 0; i < count; i++)
+                start_new(self, &(st_job){.layer = k, .read = first + i, .replica = (uint8_t)layer->start});
         }
         total += count;
         k = UINT32_MAX; /* look at the first layer again before a later one gets more */
@@ -343,16 +262,18 @@ static void reap(reader *self) {
     io_uring_cq_advance(&self->ring, seen);
     self->in_flight -= seen;
     for (unsigned i = 0; i < seen; i++) {
-        job *work = &self->jobs[slots[i]];
-        st_layer *layer = &self->core->layers[work->layer];
+        st_job *job = &self->jobs[slots[i]];
+        st_layer *layer = &self->core->layers[job->layer];
         const uint8_t *page = self->buffers + (size_t)slots[i] * ST_PAGE_BYTES;
-        if (read_outcome(layer, work, page, results[i]) == 0) {
+        st_fault_report why;
+        int rc = read_outcome(layer, job, page, results[i], &why);
+        if (rc >= 0) {
             release_slot(self, slots[i]);
-            complete(layer, 1);
-        } else if (next_attempt(layer, work)) {
+            st_complete(layer, job->replica, 1, (uint32_t)rc);
+        } else if (st_job_retry(layer, job, &why)) {
             start(self, slots[i]);
         } else {
-            fail(self, layer, slots[i]);
+            release_slot(self, slots[i]);
         }
     }
 }
@@ -363,18 +284,6 @@ static void submit_and_reap(reader *self) {
     reap(self);
 }
 #endif
-
-/* Nothing to claim and nothing in flight: spin for a while, then sleep until something is published. */
-static void idle(reader *self, uint32_t seen_work) {
-    st_core *core = self->core;
-    uint64_t until_ns = core->spin_us ? st_now_ns() + core->spin_us * 1000ull : 0;
-    while (until_ns && __atomic_load_n(&core->work, __ATOMIC_ACQUIRE) == seen_work && st_now_ns() < until_ns)
-        __builtin_ia32_pause();
-    __atomic_add_fetch(&core->sleepers, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&core->work, __ATOMIC_SEQ_CST) == seen_work)
-        st_futex_wait(&core->work, seen_work, 0);
-    __atomic_sub_fetch(&core->sleepers, 1, __ATOMIC_SEQ_CST);
-}
 
 #ifdef ST_HAVE_URING
 static int ring_open(reader *self) {
@@ -410,7 +319,7 @@ static void *reader_main(void *argument) {
         }
 #endif
         if (claimed == 0)
-            idle(self, seen_work);
+            st_idle(&core->work, &core->sleepers, seen_work, core->spin_us);
     }
 #ifdef ST_HAVE_URING
     if (self->ring_open)

@@ -88,7 +88,7 @@ static int raise_arrived(st_step_path *path, uint32_t limit) {
 static void raise_during_pass(void *context) {
     st_step_path *path = context;
     for (uint32_t k = 0; k < path->passed; k++)
-        if (path->core->layers[k].sources[0]->delay)
+        if (path->core->layers[k].sources[path->core->layers[k].start]->delay)
             return;
     raise_arrived(path, path->passed);
 }

@@ -1,22 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A remote source's link: what takes it down, who hears of it, and what brings it back. */
-#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "pattern_core.h"
 #include "remote.h"
-
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition); \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
-
-static const uint64_t second_ns = 1000000000u;
 
 typedef struct peer {
     int fetches, fetch_result, probe_result, closed;
@@ -25,7 +12,7 @@ typedef struct peer {
 static int fetch(void *context, const uint32_t *row_ids, uint32_t count, st_remote_arrived arrived, void *sink,
                  uint64_t deadline_ns) {
     peer *self = context;
-    uint8_t record[64] = {0};
+    uint8_t record[ST_PAGE_BYTES] = {0};
     __atomic_add_fetch(&self->fetches, 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i < count && self->fetch_result == 0; i++)
         arrived(sink, i, record);
@@ -45,11 +32,9 @@ static void count_arrived(void *sink, uint32_t index, const uint8_t *record) {
 }
 
 static st_source *open_remote(peer *self, uint64_t timeout_ns, int up) {
-    static const uint8_t uuid[16] = "slacktier-tests";
     const st_remote remote = {.rows_max = 8, .timeout_ns = timeout_ns, .fetch = fetch, .probe = probe, .close = closed};
-    st_layout layout;
+    const st_layout layout = layout_of(1, 1);
     st_source *source = NULL;
-    CHECK(st_layout_init(&layout, 100, 40, 8, uuid, 1, 1, 1) == 0);
     CHECK(st_source_open_remote(&remote, self, &layout, up, &source) == 0);
     return source;
 }
@@ -115,5 +100,6 @@ int main(void) {
     test_a_dead_idle_link_is_found_by_its_probe();
     test_waiters_hear_of_each_change();
     test_nobody_waits_for_a_link_that_has_been_down_for_long();
+    puts("test_remote: ok");
     return 0;
 }

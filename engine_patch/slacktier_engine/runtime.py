@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tier as one scheduler process has it: attached to the model that was built, then serving its steps.
+
+Fails closed: until a warm-up lookup has gone through the same path as a step's, the process is not ready, and no
+lookup is answered from anywhere else. What fails later either ends the requests of that step or the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from slacktier.errors import ConfigError, ContractError, SlackTierError
+from slacktier.page import RowFormat, Superblock
+from slacktier_engine import supported
+from slacktier_engine.checker import Checker
+from slacktier_engine.checkpoint_rows import CheckpointRows
+from slacktier_engine.counters import Counts
+from slacktier_engine.cpu_step import CpuStepPath
+from slacktier_engine.lookups import LookupGroup, SeenRows
+from slacktier_engine.settings import Lossy, OnReadFailure, Settings, Table
+from slacktier_engine.step_path import Dequantize, Phase, StepPath, TableShape, out_rows
+from slacktier_native.core import LookupCore
+from slacktier_rowids.seen_set import SeenSet
+
+_WARM_UP_ROWS: Final = 64
+_NONE: Final = "none"
+_log = logging.getLogger("slacktier")
+
+
+class State(StrEnum):
+    """Of the process, as its readiness endpoint tells it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+class EngineTier:
+    """One per scheduler process.
+
+    striped  each rank owns the rows whose id modulo tp is its rank, and results are reduced as stock reduces its
+             shards; else each rank reads all rows of its own tokens, as stock's shared layout does
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state, self.reason = State.STARTING, "the model is being loaded"
+        self.rank, self.tp, self.striped = 0, 1, False
+        self.model = ""
+        self.groups: list[LookupGroup] = []
+        self.counts = Counts(tuple(table.layer for table in settings.tables))
+        self.lossy = settings.lossy
+        self.changes = threading.Lock()  # held by whoever changes sources, sizes or the seen-set
+        self._places: dict[int, tuple[LookupGroup, int]] = {}
+        self._ends_requests = False
+
+    @staticmethod
+    def parallel() -> Any:
+        from sglang.srt.runtime_context import get_parallel
+
+        return get_parallel()
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, runner: Any) -> None:
+        """Before the model is loaded: whatever would make the wait useless is refused here."""
+        supported.check_flags(runner.server_args)
+        parallel = self.parallel()
+        self.rank, self.tp = parallel.tp_rank, parallel.tp_size
+        self.striped = self.tp > 1 and parallel.attn_dp_size == 1
+        self.model = str(runner.server_args.model_path)
+        self._ends_requests = (
+            self.settings.on_read_failure is OnReadFailure.END_REQUESTS
+            and self.tp == 1
+            and supported.can_end_requests(runner.server_args)
+        )
+
+    def attach(self, runner: Any, families: list[Family]) -> None:
+        """After the model is loaded: open the sources, look up some rows as a step would, and be ready."""
+        checkpoint = self._checkpoint(runner)
+        for family in families:
+            for tables in family.groups(runner.model):
+                self.groups.append(self._group(tables, family, checkpoint, torch.device(runner.device)))
+        self._check_layers()
+        for group in self.groups:
+            self._places.update({layer_id: (group, index) for index, layer_id in enumerate(group.layer_ids)})
+        if self.lossy is not None:
+            self.set_lossy(self.lossy)
+        for group in self.groups:
+            self._warm_up(group)
+        self.state, self.reason = State.READY, "rows were looked up through the tier"
+        _log.info("slacktier: rank %d of %d is ready: layers %s", self.rank, self.tp, sorted(self._places))
+
+    def _check_layers(self) -> None:
+        found = {layer_id for group in self.groups for layer_id in group.layer_ids}
+        configured = {table.layer for table in self.settings.tables}
+        if not found:
+            raise ConfigError(
+                f"{self.model}: the model has no Engram or PLE layer, so there is nothing to look up",
+                hint="unset SLACKTIER_CONFIG for this model",
+            )
+        if extra := sorted(configured - found):
+            raise ConfigError(f"tables: the model has no lookup layer {extra[0]}; it has {sorted(found)}")
+
+    def _group(
+        self, tables: list[TableShape], family: Family, checkpoint: CheckpointRows | None, device: torch.device
+    ) -> LookupGroup:
+        configured = {table.layer: table for table in self.settings.tables}
+        missing = [table.layer_id for table in tables if table.layer_id not in configured]
+        if missing:
+            raise ConfigError(
+                f"tables: layer {missing[0]} of the model is not configured", hint="each lookup layer needs its sources"
+            )
+        owner = (self.rank, self.tp) if self.striped else (0, 1)
+        core = self._open([configured[table.layer_id] for table in tables], *owner)
+        for index, table in enumerate(tables):
+            check_region(table, core.superblock(index), core.sources(index)[0].label)
+        checker = Checker(
+            checkpoint, self.counts, rate=self.settings.check.rate,
+            on_mismatch=self.settings.check.on_mismatch, rank=owner[0], tp=owner[1],
+        )  # fmt: skip
+        path = self._path(core, tables, family, [configured[table.layer_id] for table in tables], device)
+        return LookupGroup(path, core, tables, self.counts, checker)
+
+    def _open(self, tables: list[Table], rank: int, tp: int) -> LookupCore:
+        reads = self.settings.reads
+        return LookupCore(
+            [table.setup() for table in tables], rank=rank, tp=tp, lookups_max=self.settings.lookups_max,
+            io_threads=reads.io_threads, queue_depth=reads.queue_depth, backend=reads.backend,
+            timeout_s=reads.timeout_s,
+        )  # fmt: skip
+
+    def _path(
+        self, core: LookupCore, tables: list[TableShape], family: Family, configured: list[Table], device: torch.device
+    ) -> StepPath:
+        if device.type == "cpu":
+            arithmetic = [family.dequantizer(core.superblock(index)) for index in range(len(tables))]
+            return CpuStepPath(core, arithmetic, self.counts)
+        from slacktier_engine.cuda_step import CudaStepPath
+
+        cache_rows = [table.cache_rows for table in configured]
+        return CudaStepPath(core, tables, cache_rows, device, self.settings.reads.timeout_s)
+
+    def _checkpoint(self, runner: Any) -> CheckpointRows | None:
+        named = self.settings.check.checkpoint
+        if named == _NONE:
+            return None
+        from sglang.srt.layers import engram
+
+        stock = engram.EngramEmbedding.__mro__[1]  # under ours
+        return CheckpointRows(_directory(named or runner.model_config.model_path), stock)
+
+    def _warm_up(self, group: LookupGroup) -> None:
+        """Look up rows spread over each table, and compare them with the checkpoint's."""
+        row_ids = torch.stack([_spread(table, group.core) for table in group.tables], dim=1)
+        if isinstance(group.path, CpuStepPath):
+            device = torch.device("cpu")
+        else:
+            device = torch.device("cuda", torch.cuda.current_device())
+        row_ids = row_ids.to(device)
+        group.issue(row_ids, None, Phase.PREFILL)
+        for index, table in enumerate(group.tables):
+            out = out_rows(row_ids, index, table.dim)
+            group.join(index, row_ids[:, index], out)
+            group.checker.compare(table, row_ids[:, index].reshape(-1), out)
+        group.path.check()
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def issue(
+        self, row_ids: torch.Tensor, live: torch.Tensor | None, phase: Phase, layer_id: int | None = None
+    ) -> None:
+        """Start a step's reads; layer_id names the group where there are several."""
+        group = self.groups[0] if layer_id is None and self.groups else self.place(layer_id)[0]
+        group.issue(row_ids, live, phase)
+
+    def join(self, layer_id: int, indices: torch.Tensor, out: torch.Tensor) -> None:
+        """Rows of a layer into out [T * C, dim]; zeros and step_error where the read failed and requests can end."""
+        group, index = self.place(layer_id)
+        if group.error is not None:
+            out.zero_()
+            return
+        try:
+            group.join(index, indices, out)
+        except SlackTierError as exc:
+            self._failed(layer_id, group, exc)
+            out.zero_()
+
+    def place(self, layer_id: int | None) -> tuple[LookupGroup, int]:
+        found = self._places.get(-1 if layer_id is None else layer_id)
+        if found is None:
+            raise ContractError(f"layer {layer_id}: a lookup before the tier was attached to the model")
+        return found
+
+    def _failed(self, layer_id: int, group: LookupGroup, error: SlackTierError) -> None:
+        self.counts.failed(layer_id, error)
+        self.state, self.reason = State.FAILED, str(error)
+        _log.error("slacktier: rows of layer %d could not be read: %s", layer_id, error)
+        if not self._ends_requests:
+            raise error
+        group.error = error
+
+    def take_error(self) -> SlackTierError | None:
+        """What the step just run failed with, once."""
+        for group in self.groups:
+            if (error := group.error) is not None:
+                group.error = None
+                return error
+        return None
+
+    # -- changes at run time -------------------------------------------------------------------------------------
+
+    def weights_changed(self, layer_id: int) -> None:
+        """New weights may come with new rows: nothing cached is kept."""
+        if layer_id in self._places:
+            group, index = self._places[layer_id]
+            with group.path.between_steps() as core:
+                core.drop_cache(index)
+            self.counts.cache_drops += 1
+
+    def set_lossy(self, lossy: Lossy | None) -> None:
+        """Skip rows outside a seen-set in these layers, or none; raises ConfigError if the set is of another table."""
+        seen: dict[int, SeenRows] = {}
+        if lossy is not None:
+            loaded = SeenSet.load(lossy.seen_set)
+            for layer_id in lossy.layers:
+                group, index = self.place(layer_id)
+                bitmap = loaded.layer(layer_id, group.tables[index].row_count).bitmap
+                seen[layer_id] = SeenRows(torch.from_numpy(bitmap.copy()))
+        for group in self.groups:
+            with group.path.between_steps():
+                group.seen = {layer_id: seen[layer_id] for layer_id in group.layer_ids if layer_id in seen}
+        self.lossy = lossy
+
+    def look_again(self) -> None:
+        """Ready again once rows that no cache holds come back: without a step, since none comes while not ready."""
+        for group in self.groups:
+            with group.path.between_steps() as core:
+                look_up_uncached(core, group.tables)
+        self.state, self.reason = State.READY, "rows were looked up through the tier again"
+        _log.info("slacktier: rank %d is ready again", self.rank)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is State.READY
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.close()
+        self.groups, self._places = [], {}
+
+
+class Family:
+    """A kind of lookup layer: how to find its tables in a model, and the engine's arithmetic on gathered rows."""
+
+    def __init__(
+        self, find: Callable[[Any], list[list[TableShape]]], dequantizer: Callable[[Superblock], Dequantize]
+    ) -> None:
+        self._find = find
+        self.dequantizer = dequantizer
+
+    def groups(self, model: Any) -> list[list[TableShape]]:
+        """The tables of each group that one step path serves; [] where the model has none of this kind."""
+        return self._find(model)
+
+
+def check_region(table: TableShape, sb: Superblock, label: str) -> None:
+    """Raises ContractError unless the region holds rows of this table's count and form."""
+    formats = (RowFormat.FP8_E4M3, RowFormat.BF16)
+    same_format = sb.row_format is table.row_format or {sb.row_format, table.row_format} <= set(formats)
+    payload = table.dim * (2 if sb.row_format is RowFormat.BF16 else 1)
+    if sb.row_count != table.row_count or sb.payload_bytes != payload or not same_format:
+        raise ContractError(
+            f"{label}: {sb.row_count} rows of {sb.payload_bytes} bytes ({sb.row_format.name}), the model's layer "
+            f"{table.layer_id} has {table.row_count} of {payload} ({table.row_format.name})",
+            hint="stage the table of the checkpoint that this server loads",
+        )
+
+
+def _spread(table: TableShape, core: LookupCore) -> torch.Tensor:
+    """[n, C] row ids from the first to the last row, each rank's own among them."""
+    count = min(_WARM_UP_ROWS * table.columns, core.lookups_max // table.columns * table.columns)
+    ids = torch.linspace(0, table.row_count - 1, count, dtype=torch.float64).round().to(torch.int64)
+    return ids.clamp_(0, table.row_count - 1).view(-1, table.columns)
+
+
+def look_up_uncached(core: LookupCore, tables: Sequence[TableShape]) -> None:
+    """One step of random rows of each table; raises what it fails with."""
+    core.begin([np.random.default_rng().integers(0, table.row_count, 2 * table.columns) for table in tables])
+    try:
+        for index in range(len(tables)):
+            core.wait(index)
+    finally:
+        core.end()
+
+
+def _directory(path: str) -> Path:
+    """The checkpoint's directory: the path, or the local snapshot of a hub repository."""
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(path, local_files_only=True))
+    except Exception as exc:
+        raise ConfigError(
+            f"{path}: neither a directory nor a repository that is here, so rows cannot be checked",
+            hint='name the checkpoint: check: {checkpoint: DIR}, or check: {checkpoint: "none"}',
+        ) from exc

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin is told: one YAML or JSON file, or the same as JSON in the environment. docs/sglang.md explains it.
+
+Read once per process, before anything of the engine is touched. `Binding` is the part that may change at run time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from slacktier.delay import SHIPPED
+from slacktier.errors import ConfigError
+from slacktier.input_errors import config_error
+from slacktier.tiers import Tier
+from slacktier_native.core import LayerSetup, SourceSpec
+from slacktier_native.sources import AnySource
+
+_FILE_BYTES_MAX: Final = 1 << 20
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OnMismatch(StrEnum):
+    """What a row that differs from the checkpoint does: FAIL ends the process before a token of that step is served."""
+
+    FAIL = "fail"
+    COUNT = "count"
+
+
+class OnReadFailure(StrEnum):
+    """What a read that fails for good does. END_REQUESTS falls back to the process where single requests cannot end."""
+
+    END_REQUESTS = "end_requests"
+    END_PROCESS = "end_process"
+
+
+class Source(_Part):
+    """One replica of a layer's table.
+
+    paths   nvme, dram, emulated: the region's files or devices, one per stripe
+    device  emulated: name of the queue that processes share; delay: a delay model by name
+    """
+
+    tier: Tier
+    paths: tuple[Path, ...] = ()
+    device: str = ""
+    delay: str = ""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Source:
+        if not self.paths:
+            raise ValueError(f"a source of tier {self.tier.value} needs paths")
+        if self.delay and self.delay not in SHIPPED:
+            raise ValueError(f"delay model {self.delay!r}: expected one of {', '.join(SHIPPED)}")
+        self.spec()
+        return self
+
+    def spec(self) -> AnySource:
+        try:
+            return SourceSpec(self.tier, self.paths, self.device, SHIPPED.get(self.delay))
+        except ConfigError as exc:
+            raise ValueError(str(exc)) from exc
+
+
+class Table(_Part):
+    """One layer's table: replicas in order of preference, and its share of the row cache on each rank."""
+
+    layer: Annotated[int, Field(ge=0)]
+    sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=4)]
+    cache_rows: Annotated[int, Field(ge=0)] = 0
+
+    def setup(self) -> LayerSetup:
+        return LayerSetup(self.layer, tuple(source.spec() for source in self.sources), self.cache_rows)
+
+
+class Reads(_Part):
+    """How rows are read; the names are LookupCore's."""
+
+    backend: Annotated[str, Field(pattern="^(auto|uring|posix)$")] = "auto"
+    io_threads: Annotated[int, Field(ge=0, le=256)] = 0
+    queue_depth: Annotated[int, Field(ge=1, le=4096)] = 256
+    timeout_s: Seconds = 10.0
+
+
+class Check(_Part):
+    """The checker: a share of the steps' tokens is compared with the checkpoint's own rows.
+
+    checkpoint  directory with the safetensors files; default: the model that the server loads. "none": never compare,
+                not even at start
+    """
+
+    rate: Rate = 0.0
+    checkpoint: str = ""
+    on_mismatch: OnMismatch = OnMismatch.FAIL
+
+
+class Lossy(_Part):
+    """Rows outside the seen-set are zero in these layers, and are not read. Off unless a seen-set is named."""
+
+    seen_set: Path
+    layers: Annotated[tuple[int, ...], Field(min_length=1)]
+
+
+class Listen(_Part):
+    """Readiness, metrics and control of rank r are on port + r; control answers to loopback peers with the token only.
+
+    token_file  bearer token of the control endpoint; without one there is none
+    """
+
+    host: str = "0.0.0.0"  # noqa: S104 -- kubelet and Prometheus come from outside the pod
+    port: Annotated[int, Field(ge=1, le=65535)] = 9640
+    token_file: Path | None = None
+
+
+class Binding(_Part):
+    """What may change without a restart, as the control file or a control request says it; absent parts stay."""
+
+    tables: tuple[Table, ...] | None = None
+    check_rate: Rate | None = None
+    lossy: Lossy | None = None
+    lossy_off: bool = False
+
+    @model_validator(mode="after")
+    def _is_clear(self) -> Binding:
+        if self.lossy is not None and self.lossy_off:
+            raise ValueError("lossy and lossy_off exclude each other")
+        return self
+
+
+class Settings(_Part):
+    """The whole file.
+
+    control_file     watched for changes: a Binding
+    lookups_max      row ids per layer that one pass takes; larger steps are cut
+    sglang_versions  further releases to accept, at your own risk
+    """
+
+    tables: Annotated[tuple[Table, ...], Field(min_length=1)]
+    reads: Reads = Reads()
+    check: Check = Check()
+    listen: Listen = Listen()
+    lossy: Lossy | None = None
+    control_file: Path | None = None
+    control_poll_s: Seconds = 1.0
+    on_read_failure: OnReadFailure = OnReadFailure.END_REQUESTS
+    lookups_max: Annotated[int, Field(ge=1)] = 8192 * 24 * 2
+    sglang_versions: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_each_layer_once(self) -> Settings:
+        repeated = [layer for layer, count in Counter(table.layer for table in self.tables).items() if count > 1]
+        if repeated:
+            raise ValueError(f"layer {repeated[0]} stands twice in tables")
+        return self
+
+
+def load_settings(value: str) -> Settings:
+    """Settings from a path, or from the JSON object itself; raises ConfigError, before any other I/O."""
+    source, content = ("SLACKTIER_CONFIG", value) if value.lstrip().startswith("{") else (value, _read(Path(value)))
+    return _parse(Settings, content, source)
+
+
+def load_binding(path: Path) -> Binding:
+    """A control file; raises ConfigError."""
+    return parse_binding(_read(path), str(path))
+
+
+def parse_binding(content: str, source: str) -> Binding:
+    """A Binding from YAML or JSON text; raises ConfigError with `source` in front."""
+    return _parse(Binding, content, source)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}", hint="SLACKTIER_CONFIG names the plugin's file") from exc
+    if len(raw) > _FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: more than {_FILE_BYTES_MAX} bytes")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8: {exc.reason} at byte {exc.start}") from exc
+
+
+def _parse(model: type[_Model], content: str, source: str) -> _Model:
+    try:
+        found: Any = yaml.safe_load(content)
+    except yaml.YAMLError as exc:
+        first = " ".join(str(exc).split())
+        raise ConfigError(f"{source}: neither YAML nor JSON: {first}") from exc
+    if not isinstance(found, dict):
+        raise ConfigError(f"{source}: holds a {type(found).__name__}, expected an object")
+    try:
+        return model.model_validate(found)
+    except ValidationError as exc:
+        raise config_error(exc, model, source) from exc

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin's file: what it says, and one clear line for each way to get it wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slacktier.errors import ConfigError
+from slacktier.tiers import Tier
+from slacktier_engine.settings import Binding, OnMismatch, load_binding, load_settings, parse_binding
+
+TABLE: dict[str, Any] = {"layer": 1, "sources": [{"tier": "nvme", "paths": ["/tables/l1.region"]}], "cache_rows": 100}
+
+
+def test_a_file_names_replicas_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "slacktier.yaml"
+    path.write_text(
+        "tables:\n"
+        "- layer: 14\n"
+        "  sources:\n"
+        "  - {tier: nvme, paths: [/dev/nvme0n1, /dev/nvme1n1]}\n"
+        "  - {tier: emulated, paths: [/tables/l14.region], device: disk, delay: paper-rdma}\n"
+        "check: {rate: 0.25, on_mismatch: count}\n"
+    )
+    settings = load_settings(str(path))
+    setup = settings.tables[0].setup()
+    assert [source.tier for source in setup.sources] == [Tier.NVME, Tier.EMULATED]
+    assert setup.sources[0].label == "nvme:/dev/nvme0n1,/dev/nvme1n1"
+    assert (settings.check.rate, settings.check.on_mismatch) == (0.25, OnMismatch.COUNT)
+
+
+def test_the_variable_may_hold_the_object_itself() -> None:
+    settings = load_settings(json.dumps({"tables": [TABLE]}))
+    assert settings.tables[0].cache_rows == 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tables": []}, "tables: "),
+        ({"tables": [TABLE, TABLE]}, "layer 1 stands twice in tables"),
+        ({"tables": [{**TABLE, "cache_row": 5}]}, "tables[0].cache_row: unknown key"),
+        ({"tables": [{**TABLE, "sources": [{"tier": "nvme"}]}]}, "a source of tier nvme needs paths"),
+        ({"tables": [{**TABLE, "sources": [{"tier": "emulated", "paths": ["x"]}]}]}, "emulated ones need a name"),
+        ({"tables": [{**TABLE, "sources": [{"tier": "tape", "paths": ["x"]}]}]}, "unknown value 'tape'"),
+        ({"check": {"rate": 1.5}}, "check.rate: 1.5"),
+        ({"reads": {"timeout_s": 0}}, "reads.timeout_s: 0"),
+        ({"listen": {"port": 0}}, "listen.port: 0"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_where(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(json.dumps({"tables": [TABLE], **change}))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"tables: [", "neither YAML nor JSON"), (b"- 1", "holds a list"), (b"\xff\xfe\x00", "not UTF-8")],
+)
+def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "slacktier.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_settings(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.yaml: No such file"):
+        load_settings(str(tmp_path / "no.yaml"))
+
+
+def test_a_binding_changes_only_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "binding.yaml"
+    path.write_text("check_rate: 0.5\n")
+    assert load_binding(path) == Binding(check_rate=0.5)
+
+
+def test_a_binding_cannot_ask_for_both() -> None:
+    text = '{"lossy": {"seen_set": "s.bin", "layers": [1]}, "lossy_off": true}'
+    with pytest.raises(ConfigError, match="lossy and lossy_off exclude each other"):
+        parse_binding(text, "binding")
