@@ -18,6 +18,7 @@ from slacktier.tiers import Tier
 from slacktier_native._lib import library
 from slacktier_native.memory_table import MemoryTable
 from slacktier_native.pages import PageCodec
+from slacktier_native.row_link import RowLink, RowsSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class SourceSpec:
 
     def __post_init__(self) -> None:
         if self.tier not in (Tier.NVME, Tier.DRAM, Tier.EMULATED):
-            raise ConfigError(f"source tier {self.tier.value}: expected nvme, dram or emulated")
+            raise ConfigError(f"source tier {self.tier.value} with paths: expected nvme, dram or emulated")
         if (self.tier is Tier.EMULATED) != bool(self.device):
             raise ConfigError(f"source tier {self.tier.value} with device {self.device!r}: emulated ones need a name")
 
@@ -83,7 +84,7 @@ class MemorySpec:
         return f"emulated:{self.device}:memory" if self.device else "dram:memory"
 
 
-AnySource = SourceSpec | PatternSource | MemorySpec
+AnySource = SourceSpec | PatternSource | MemorySpec | RowsSpec
 
 
 class SourcePool:
@@ -95,17 +96,30 @@ class SourcePool:
     def __init__(self, *, allow_partial: bool = False) -> None:
         self._allow_partial = allow_partial
         self._open: dict[AnySource, tuple[int, Superblock]] = {}
+        self._links: dict[AnySource, RowLink] = {}
 
-    def get(self, spec: AnySource) -> tuple[int, Superblock]:
-        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
+    def get(self, spec: AnySource, *, like: Superblock | None = None) -> tuple[int, Superblock]:
+        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError.
+
+        like  a replica's superblock, with which a server that cannot be reached yet is taken for a link that is down
+        """
         if spec not in self._open:
-            self._open[spec] = self._open_new(spec)
+            self._open[spec] = self._open_link(spec, like) if isinstance(spec, RowsSpec) else self._open_new(spec)
         handle, sb = self._open[spec]
         if spec.delay is not None:
             set_delay(spec.device, spec.delay)
         return handle, sb
 
-    def _open_new(self, spec: AnySource) -> tuple[int, Superblock]:
+    def _open_link(self, spec: RowsSpec, like: Superblock | None) -> tuple[int, Superblock]:
+        link = self._links[spec] = RowLink(spec, like=like)
+        return link.handle, link.superblock
+
+    def down_reason(self, spec: AnySource) -> str:
+        """Why an open remote source's link is down; empty while it is up, and for local sources."""
+        link = self._links.get(spec)
+        return link.keeper.down_reason if link else ""
+
+    def _open_new(self, spec: SourceSpec | PatternSource | MemorySpec) -> tuple[int, Superblock]:
         if isinstance(spec, PatternSource):
             return _open_pattern(spec)
         if spec.device:
@@ -133,9 +147,13 @@ class SourcePool:
 
     def close(self) -> None:
         # Emulated sources hold a reference to their memory, so the order does not matter.
-        for handle, _ in self._open.values():
-            library().st_source_close(handle)
+        for spec, (handle, _) in self._open.items():
+            if spec not in self._links:
+                library().st_source_close(handle)
+        for link in self._links.values():
+            link.close()
         self._open.clear()
+        self._links.clear()
 
 
 def _open_table(spec: MemorySpec) -> tuple[int, Superblock]:
