@@ -23,6 +23,7 @@ _SIGNATURES: Final[dict[str, list[Any]]] = {
     "cuMemFreeHost": [c_void_p],
     "cuMemHostRegister_v2": [c_void_p, c_size_t, c_uint],
     "cuMemHostUnregister": [c_void_p],
+    "cuMemcpyHtoDAsync_v2": [c_uint64, c_void_p, c_size_t, c_void_p],
     "cuStreamWaitValue32_v2": [c_void_p, c_uint64, c_uint32, c_uint],
 }
 
@@ -70,6 +71,11 @@ def pin(address: int, byte_count: int) -> None:
 
 def unpin(address: int) -> None:
     _call("cuMemHostUnregister", address)
+
+
+def copy_to_device(stream: int, destination: int, source: int, byte_count: int) -> None:
+    """Queue a copy from pinned memory; inside a capture it becomes a node. A copy engine does it, no SM."""
+    _call("cuMemcpyHtoDAsync_v2", destination, source, byte_count, stream)
 
 
 def stream_wait_equal(stream: int, address: int, value: int) -> None:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step path of one rank on a GPU: row ids on the device in, rows on the device out, no host work inside a graph.
 
-    issue   fork to the side stream: publish ids -> [CPU thread and readers] -> wait -> fill, per layer in order
+    issue   fork to the side stream: publish ids -> [CPU thread and readers] -> wait -> copy the answer -> fill,
+            per layer in order
     join    main stream: wait for the layer's fill, gather from device memory
 
 Both may be captured; a replay needs the same memory and nothing else. Steps of one path follow each other on the
 caller's stream: issue() of a step must be ordered after the last join() of the one before it.
 
-Device memory of a layer: payload [slots + spill, P], scales [slots + spill, S], places [lookups_max] int32. The row
-cache is the first `slots` rows; spill holds rows of a step that found their set full. Pinned memory of a layer: a
-mail box, ids, refs, and one pool line per lookup.
+Device memory of a layer: the row cache, payload [slots, P] and scales [slots, S]; for the step in progress places
+[lookups_max] int32 and the answer, in which rows stay that found their set full. Pinned memory of a layer: a mail box,
+ids and the answer (st_step_path.h).
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from slacktier_engine.kernels.gather import gather_copy, gather_dequant
 from slacktier_engine.kernels.publish import publish
 from slacktier_engine.streams import CudaStreams, HostStreams, StepStreams
 from slacktier_native.core import LookupCore
-from slacktier_native.step_path import MAIL_BYTES, MAIL_READY, StepMemory, StepPath, StepSettings, StepStatus
+from slacktier_native.step_path import MAIL_BYTES, MAIL_READY, StepMemory, StepPath, StepSettings, StepStatus, answer_lines
 
 _WAYS: Final = 16  # a directory set: capacities are multiples of it
+# Lookups of a step from which on half the room for lines is copied: a prefill chunk repeats rows, a decode step does not.
+_CHUNK_LOOKUPS: Final = 16384
 
 
 def _aligned(byte_count: int) -> int:
@@ -42,10 +45,14 @@ def _aligned(byte_count: int) -> int:
 class _LayerRows:
     """A layer's device memory."""
 
-    slots: int
     payload: torch.Tensor
     scales: torch.Tensor
     places: torch.Tensor
+    answer: torch.Tensor
+
+    @property
+    def slots(self) -> int:
+        return int(self.payload.shape[0])
 
 
 class GpuStepPath:
@@ -75,7 +82,7 @@ class GpuStepPath:
         self._ids_bytes = _aligned(8 * lookups)
         self._step = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._rows = [self._layer_rows(k, rows) for k, rows in enumerate(cache_rows_max)]
-        self._mail = self._streams.alloc(MAIL_BYTES * len(self._rows))
+        self._mail = self._streams.alloc(_aligned(MAIL_BYTES) * len(self._rows))
         self._ids = self._streams.alloc(self._ids_bytes * len(self._rows))
         self._memory = [self._layer_memory(k) for k in range(len(self._rows))]
         self._path = StepPath(core, self._memory, settings)
@@ -85,34 +92,39 @@ class GpuStepPath:
     def _layer_rows(self, layer_index: int, cache_rows_max: int) -> _LayerRows:
         sb = self.core.superblock(layer_index)
         slots = -(-cache_rows_max // _WAYS) * _WAYS
-        rows = slots + self.core.lookups_max
         return _LayerRows(
-            slots,
-            torch.empty((rows, sb.payload_bytes), dtype=torch.uint8, device=self._device),
-            torch.empty((rows, sb.scale_bytes), dtype=torch.uint8, device=self._device),
+            torch.empty((slots, sb.payload_bytes), dtype=torch.uint8, device=self._device),
+            torch.empty((slots, sb.scale_bytes), dtype=torch.uint8, device=self._device),
             torch.full((self.core.lookups_max,), -2, dtype=torch.int32, device=self._device),
+            torch.empty(self._answer_bytes(sb.record_bytes), dtype=torch.uint8, device=self._device),
         )
 
+    def _answer_bytes(self, line_bytes: int) -> int:
+        return _aligned(answer_lines(self.core.lookups_max) + line_bytes * self.core.lookups_max)
+
     def _layer_memory(self, layer_index: int) -> StepMemory:
-        lookups, line_bytes = self.core.lookups_max, self.core.superblock(layer_index).record_bytes
+        line_bytes = self.core.superblock(layer_index).record_bytes
         return StepMemory(
             mail=self._mail + MAIL_BYTES * layer_index,
             row_ids=self._ids + self._ids_bytes * layer_index,
-            refs=self._streams.alloc(_aligned(4 * lookups)),
-            lines=self._streams.alloc(_aligned(line_bytes * lookups)),
+            answer=self._streams.alloc(self._answer_bytes(line_bytes)),
             line_bytes=line_bytes,
         )
 
     @property
+    def cache_bytes(self) -> int:
+        """Device memory of the row cache, as reserved."""
+        return sum(int(r.payload.nbytes + r.scales.nbytes) for r in self._rows)
+
+    @property
     def device_bytes(self) -> int:
-        """Device memory held, spill and places included."""
-        return sum(int(r.payload.nbytes + r.scales.nbytes + r.places.nbytes) for r in self._rows)
+        """Device memory held: the row cache, and what a step of lookups_max needs while it runs."""
+        return self.cache_bytes + sum(int(r.places.nbytes + r.answer.nbytes) for r in self._rows)
 
     @property
     def pinned_bytes(self) -> int:
         """Pinned host memory held."""
-        per_layer = MAIL_BYTES + self._ids_bytes + _aligned(4 * self.core.lookups_max)
-        return sum(per_layer + _aligned(m.line_bytes * self.core.lookups_max) for m in self._memory)
+        return sum(MAIL_BYTES + self._ids_bytes + self._answer_bytes(m.line_bytes) for m in self._memory)
 
     def issue(self, row_ids: torch.Tensor, live: torch.Tensor | None = None) -> None:
         """Start a step's lookups of all layers; captured or eager, never blocks.
@@ -135,24 +147,37 @@ class GpuStepPath:
 
     def _fill(self, layer_index: int) -> object:
         memory, rows = self._memory[layer_index], self._rows[layer_index]
+        staged = self._staged_lines()
         self._streams.wait_flag(memory.mail + MAIL_READY)
+        self._streams.copy(
+            rows.answer.data_ptr(), memory.answer, answer_lines(self._lookups) + staged * memory.line_bytes
+        )
         fill(
-            rows.places, rows.payload, rows.scales, lookups=self._lookups, spill_first=rows.slots,
-            mail=memory.mail, lines=memory.lines, line_bytes=memory.line_bytes, host_refs=memory.refs,
+            rows.places, rows.payload, rows.scales, rows.answer, lookups=self._lookups, staged=staged,
+            mail=memory.mail, host_answer=memory.answer, line_bytes=memory.line_bytes,
         )  # fmt: skip
         return self._streams.mark()
+
+    def _staged_lines(self) -> int:
+        """Lines that the copy brings; how many there will be is not known when it is queued. The fill fetches the rest."""
+        if self._lookups >= _CHUNK_LOOKUPS:
+            return self._lookups // 2 // self.core.tp
+        return min(self._lookups, self._lookups * 5 // (4 * self.core.tp) + 16)
 
     def join(self, layer_index: int, out: torch.Tensor) -> None:
         """The layer's rows into out: [T * C, dim] bf16 for rows with scales, else [T * C, row bytes] uint8.
 
         Zeros where the id was padding or another rank's; NaN throughout if the step failed (check() says why).
         """
-        rows = self._rows[layer_index]
+        rows, line_bytes = self._rows[layer_index], self._memory[layer_index].line_bytes
+        lines = rows.answer.data_ptr() + answer_lines(self._lookups)
         self._streams.join(self._marks[layer_index])
         if rows.scales.shape[1]:
-            gather_dequant(rows.places, rows.payload, rows.scales, out, lookups=self._lookups)
+            gather_dequant(
+                rows.places, rows.payload, rows.scales, out, lines=lines, line_bytes=line_bytes, lookups=self._lookups
+            )
         else:
-            gather_copy(rows.places, rows.payload, out, lookups=self._lookups)
+            gather_copy(rows.places, rows.payload, out, lines=lines, line_bytes=line_bytes, lookups=self._lookups)
 
     def arm(self) -> None:
         """Call before a replay: wakes the CPU thread if it sleeps. Late rows are right rows, so it is no condition."""
@@ -192,8 +217,7 @@ class GpuStepPath:
         self._path.close()
         self.core.close()
         for memory in self._memory:
-            self._streams.free(memory.refs)
-            self._streams.free(memory.lines)
+            self._streams.free(memory.answer)
         self._streams.free(self._ids)
         self._streams.free(self._mail)
         self._memory = []

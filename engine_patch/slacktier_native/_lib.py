@@ -101,8 +101,7 @@ class CStepLayer(ctypes.Structure):
     _fields_ = [
         ("mail", c_void_p),
         ("row_ids", c_void_p),
-        ("refs", c_void_p),
-        ("lines", c_void_p),
+        ("answer", c_void_p),
         ("line_bytes", c_uint32),
         ("reserved", c_uint32),
     ]

@@ -130,6 +130,7 @@ class LookupCore:
         self._counted = [[0] * REPLICAS_MAX for _ in layers]
         self.layer_ids = tuple(setup.layer_id for setup in layers)
         self.lookups_max = lookups_max
+        self.tp = tp
         try:
             config = CCoreConfig(
                 len(layers), rank, tp, io_threads, queue_depth, BACKENDS[backend], spin_us, lookups_max

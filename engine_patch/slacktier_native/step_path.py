@@ -20,11 +20,11 @@ import numpy.typing as npt
 from slacktier.errors import ConfigError, ContractError, DeadlineMissedError, SlackTierError, TierUnavailableError
 from slacktier_native._lib import CStepLayer, CStepSettings, CStepStatus, library
 from slacktier_native.core import LookupCore
+from slacktier_native.placement import threads_on
 
-FILL_SHARES: Final = 32
-MAIL_BYTES: Final = 128 + 64 * FILL_SHARES
+MAIL_BYTES: Final = 128
 MAIL_READY: Final = 64  # offset of the flag
-MAIL_SHARES: Final = 128
+ANSWER_HEAD_BYTES: Final = 64  # refs follow
 RECORDS_KEPT: Final = 8192
 
 # st_step_record; instants in ns since the thread saw the step's ids, counts of the first two layers.
@@ -37,16 +37,23 @@ RECORD: Final = np.dtype(
 )
 
 
+def answer_lines(lookups: int) -> int:
+    """Offset of the lines in the answer to so many lookups: st_answer_lines."""
+    return (ANSWER_HEAD_BYTES + 4 * lookups + 63) // 64 * 64
+
+
 @dataclass(frozen=True, slots=True)
 class StepSettings:
     """timeout_s    of a step: then it fails by name
     spin_ms       how long the thread spins for the next step before it sleeps: longer than a step of a busy server
     idle_poll_ms  asleep, it looks this often; arm() wakes it at once
+    cpus          where the thread may run; empty: anywhere. A core of its own keeps its caches warm
     """
 
     timeout_s: float = 10.0
     spin_ms: float = 50.0
     idle_poll_ms: float = 1.0
+    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +62,7 @@ class StepMemory:
 
     mail: int
     row_ids: int
-    refs: int
-    lines: int
+    answer: int
     line_bytes: int
 
 
@@ -80,13 +86,14 @@ class StepPath:
             raise ConfigError(f"step path: memory of {len(layers)} layers, the core has {len(core.layer_ids)}")
         self._core = core
         raw = (CStepLayer * len(layers))(
-            *(CStepLayer(m.mail, m.row_ids, m.refs, m.lines, m.line_bytes, 0) for m in layers)
+            *(CStepLayer(m.mail, m.row_ids, m.answer, m.line_bytes, 0) for m in layers)
         )
         times = CStepSettings(
             int(settings.timeout_s * 1e9), int(settings.spin_ms * 1e6), int(settings.idle_poll_ms * 1e6)
         )
         handle = ctypes.c_void_p()
-        rc = library().st_step_path_open(core.handle, raw, ctypes.byref(times), ctypes.byref(handle))
+        with threads_on(settings.cpus):
+            rc = library().st_step_path_open(core.handle, raw, ctypes.byref(times), ctypes.byref(handle))
         if rc < 0 or handle.value is None:
             raise ConfigError(f"step path: {os.strerror(-rc)}")
         self._handle: int | None = handle.value

@@ -4,13 +4,13 @@
  * Per layer, in this order within a step:
  *   GPU   writes row_ids[0, n), then mail->published = n << 32 | step (system scope)
  *   CPU   sees the step, looks the ids up, hands misses to the core's readers while it goes on
- *   CPU   once every missing row is in its pool line and checked: refs[0, n), shares[], then mail->ready = 1
- *   GPU   passes its wait for ready == 1, resets ready, copies refs and lines into device memory
+ *   CPU   once every missing row is in its pool line and checked: the answer's head, then mail->ready = 1
+ *   GPU   passes its wait for ready == 1, resets ready, copies the answer into device memory
  * The next step's ids are published after the GPU has read all of that, so nothing here is ever overwritten early.
  * Steps are numbered 1, 2, 3, ... by the GPU; 0 is skipped on overflow. Nothing here calls CUDA: all it sees are
  * addresses that stay valid until st_step_path_close.
  *
- * A step that cannot be served ends with failed != 0 in every share and ready = 1: the GPU goes on, its rows are
+ * A step that cannot be served ends with failed != 0 in the answer's head and ready = 1: the GPU goes on, its rows are
  * poison (NaN), and st_step_path_status says what happened. It never hangs and never delivers a wrong row.
  */
 #ifndef ST_STEP_PATH_H
@@ -25,16 +25,18 @@ extern "C" {
 #endif
 
 enum {
-    ST_FILL_SHARES = 32, /* blocks of the fill kernel; many blocks polling one host line take turns of 1 us */
     ST_STEP_RECORDS = 8192,
 };
 
-/* What the blocks of the fill kernel read: a cache line each. */
-typedef struct st_fill_share {
-    uint32_t line_count; /* pool lines of this step */
+/* What a layer's answer to n lookups begins with; one piece, so that one copy brings all of it to the device:
+ *   0                               st_answer_head
+ *   64                              refs: u32 [n]; a slot, 0x80000000 | line index, or 0xFFFFFFFF for nobody's row
+ *   64 + 4 n, rounded up to 64      lines: records of line_bytes: payload, scales, u32 ref in the tag's place */
+typedef struct st_answer_head {
+    uint32_t line_count; /* of this step */
     int32_t failed;      /* 0, or -errno: refs and lines are not to be used */
     uint32_t reserved[14];
-} st_fill_share;
+} st_answer_head;
 
 /* One layer's pinned mail box, 64-byte aligned. */
 typedef struct st_step_mail {
@@ -42,19 +44,21 @@ typedef struct st_step_mail {
     uint32_t reserved0[14];
     uint32_t ready; /* CPU sets to 1, GPU resets to 0 */
     uint32_t reserved1[15];
-    st_fill_share shares[ST_FILL_SHARES];
 } st_step_mail;
 
-_Static_assert(sizeof(st_fill_share) == 64, "a share is a cache line");
+_Static_assert(sizeof(st_answer_head) == 64, "refs begin on a cache line");
 _Static_assert(offsetof(st_step_mail, ready) == 64, "ready has a line of its own");
-_Static_assert(offsetof(st_step_mail, shares) == 128, "shares follow");
-_Static_assert(sizeof(st_step_mail) == 128 + 64 * ST_FILL_SHARES, "mail box");
+_Static_assert(sizeof(st_step_mail) == 128, "mail box");
+
+/* Where the lines of an answer to count lookups begin. */
+static inline uint64_t st_answer_lines(uint64_t count) {
+    return (sizeof(st_answer_head) + 4 * count + 63) / 64 * 64;
+}
 
 typedef struct st_step_layer {
     st_step_mail *mail;
     int64_t *row_ids; /* lookups_max of the core */
-    uint32_t *refs;   /* the same; a slot, 0x80000000 | spill index, or 0xFFFFFFFF for a row of no interest */
-    uint8_t *lines;   /* lookups_max records of line_bytes: payload, scales, u32 ref where it belongs */
+    uint8_t *answer;  /* st_answer_lines(lookups_max) + lookups_max * line_bytes, 64-byte aligned */
     uint32_t line_bytes;
     uint32_t reserved;
 } st_step_layer;

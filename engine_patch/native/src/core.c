@@ -286,7 +286,9 @@ static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint3
         layer->result.repeats++;
         return entry->value;
     }
-    uint32_t dest = layer->spill_count++ | ST_SPILL_BIT;
+    /* In pool lines the row stays where it arrives. */
+    uint32_t dest = (layer->lines ? layer->want_count : layer->spill_count) | ST_SPILL_BIT;
+    layer->spill_count++;
     table_take(core->row_table, entry, row_id, dest);
     layer->result.misses++;
     add_want(core, layer, row_id, dest, published);
@@ -412,6 +414,7 @@ static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
     layer->lookup_count = lookup_count;
     layer->want_count = layer->read_count = layer->spill_count = 0;
     layer->release_ns = 0;
+    layer->release_known = 0;
     layer->result = (st_layer_result){.lookups = lookup_count};
     layer->evictions_before = layer->directory.evictions;
     /* Atomic: the reader that finished the last step's last read may still be comparing the two. */
@@ -432,17 +435,16 @@ static st_delay_device *delay_of(const st_layer *layer) {
 static int submit_delays(st_core *core) {
     uint64_t pages[ST_LAYERS_MAX], release_ns[ST_LAYERS_MAX];
     uint32_t members[ST_LAYERS_MAX];
-    uint8_t submitted[ST_LAYERS_MAX] = {0};
     for (uint32_t k = 0; k < core->layer_count; k++) {
         st_delay_device *device = delay_of(&core->layers[k]);
         uint32_t count = 0;
-        if (!device || submitted[k])
+        if (!device || core->layers[k].release_known)
             continue;
         for (uint32_t j = k; j < core->layer_count; j++) {
             st_delay_device *other = delay_of(&core->layers[j]);
-            if (!other || !st_delay_same(device, other))
+            if (!other || core->layers[j].release_known || !st_delay_same(device, other))
                 continue;
-            submitted[j] = 1;
+            core->layers[j].release_known = 1;
             members[count] = j;
             pages[count++] = core->layers[j].read_count;
         }
@@ -480,6 +482,16 @@ int st_step_pass(st_core *core, uint32_t index, const int64_t *row_ids, uint64_t
 
 int st_step_submit(st_core *core) {
     return submit_delays(core);
+}
+
+int st_step_submit_early(st_core *core, uint32_t index) {
+    st_layer *layer = &core->layers[index];
+    st_delay_device *device = delay_of(layer);
+    int rc = 1;
+    if (device && layer->read_count)
+        rc = st_delay_submit_early(device, core->first_ns, layer->read_count, &layer->release_ns);
+    layer->release_known = rc == 1;
+    return rc < 0 ? rc : 0;
 }
 
 int st_step_begin(st_core *core, const int64_t *const *row_ids, const uint64_t *counts) {

@@ -76,6 +76,7 @@ typedef struct st_layer {
     uint64_t lookup_count;
     uint32_t want_count, read_count, spill_count;
     uint64_t release_ns; /* emulated: not before this */
+    int release_known;   /* release_ns is this step's */
     st_layer_result result;
     uint64_t evictions_before;
 
@@ -145,6 +146,9 @@ static inline uint8_t *st_dest(const st_layer *layer, uint32_t dest) {
 int st_step_open(st_core *core);
 int st_step_pass(st_core *core, uint32_t index, const int64_t *row_ids, uint64_t count);
 int st_step_submit(st_core *core);
+/* After a layer's pass, where its device does not ask what later layers read: its rows may be released before they
+ * are looked up. */
+int st_step_submit_early(st_core *core, uint32_t index);
 
 /* Has the layer's last row arrived, been checked and been released by the device's model? Never blocks. */
 int st_step_arrived(const st_layer *layer, uint64_t now_ns);

@@ -129,15 +129,11 @@ static uint64_t to_ns(double us) {
     return us < 86400e6 ? (uint64_t)(us * 1e3) : 86400000000000u;
 }
 
-int st_delay_submit(st_delay_device *device, uint64_t now_ns, const uint64_t *pages, uint32_t count,
-                    uint64_t *release_ns) {
-    shared_queue *queue = device->queue;
+static void submit_locked(shared_queue *queue, uint64_t now_ns, const uint64_t *pages, uint32_t count,
+                          uint64_t *release_ns) {
     uint64_t later_pages = 0;
     for (uint32_t k = 0; k < count; k++)
         later_pages += pages[k];
-    int rc = queue_lock(queue);
-    if (rc < 0)
-        return rc;
     uint64_t start_ns = queue->busy_until_ns > now_ns ? queue->busy_until_ns : now_ns;
     for (uint32_t k = 0; k < count; k++) {
         later_pages -= pages[k];
@@ -147,6 +143,25 @@ int st_delay_submit(st_delay_device *device, uint64_t now_ns, const uint64_t *pa
         start_ns += to_ns(own_us);
     }
     queue->busy_until_ns = start_ns;
-    pthread_mutex_unlock(&queue->lock);
+}
+
+int st_delay_submit(st_delay_device *device, uint64_t now_ns, const uint64_t *pages, uint32_t count,
+                    uint64_t *release_ns) {
+    int rc = queue_lock(device->queue);
+    if (rc < 0)
+        return rc;
+    submit_locked(device->queue, now_ns, pages, count, release_ns);
+    pthread_mutex_unlock(&device->queue->lock);
     return 0;
+}
+
+int st_delay_submit_early(st_delay_device *device, uint64_t now_ns, uint64_t pages, uint64_t *release_ns) {
+    int rc = queue_lock(device->queue);
+    if (rc < 0)
+        return rc;
+    int alone = device->queue->c_us == 0;
+    if (alone)
+        submit_locked(device->queue, now_ns, &pages, 1, release_ns);
+    pthread_mutex_unlock(&device->queue->lock);
+    return alone;
 }

@@ -19,4 +19,7 @@ int st_delay_same(const st_delay_device *a, const st_delay_device *b);
 int st_delay_submit(st_delay_device *device, uint64_t now_ns, const uint64_t *pages, uint32_t count,
                     uint64_t *release_ns);
 
+/* The same for one layer before the later ones are known: 1 if it was submitted, 0 if the model asks what they read. */
+int st_delay_submit_early(st_delay_device *device, uint64_t now_ns, uint64_t pages, uint64_t *release_ns);
+
 #endif

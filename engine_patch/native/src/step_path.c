@@ -53,10 +53,9 @@ static int published(const st_step_path *path, uint32_t layer, uint64_t *count) 
 /* Every layer's flag is raised exactly once per step: a second 1 would release the next step's wait. */
 static void raise_layer(st_step_path *path, uint32_t layer, uint32_t line_count, int32_t failed) {
     st_step_mail *mail = path->layers[layer].mail;
-    for (uint32_t i = 0; i < ST_FILL_SHARES; i++) {
-        mail->shares[i].line_count = line_count;
-        mail->shares[i].failed = failed;
-    }
+    st_answer_head *head = (st_answer_head *)path->layers[layer].answer;
+    head->line_count = line_count;
+    head->failed = failed;
     path->raised[layer] = 1;
     path->failed[layer] = failed;
     __atomic_store_n(&mail->ready, 1, __ATOMIC_RELEASE);
@@ -83,13 +82,13 @@ static int raise_arrived(st_step_path *path, uint32_t limit) {
     return all;
 }
 
-/* While a later layer's pass runs. When an emulated device releases a layer is known only after all passes. */
+/* While a later layer's pass runs: what is known to be over of the layers before it. */
 static void raise_during_pass(void *context) {
     st_step_path *path = context;
-    for (uint32_t k = 0; k < path->passed; k++)
-        if (path->core->layers[k].sources[path->core->layers[k].start]->delay)
-            return;
-    raise_arrived(path, path->passed);
+    uint32_t known = 0;
+    while (known < path->passed && path->core->layers[known].release_known)
+        known++;
+    raise_arrived(path, known);
 }
 
 static void fail_rest(st_step_path *path, int32_t error) {
@@ -110,6 +109,12 @@ static int await_ids(st_step_path *path, uint32_t layer, uint64_t *count) {
     return 0;
 }
 
+/* The lines follow the step's refs. A count beyond the room is the pass's to refuse. */
+static void place_lines(st_step_path *path, uint32_t layer, uint64_t count) {
+    if (count <= path->core->lookups_max)
+        path->core->layers[layer].lines = path->layers[layer].answer + st_answer_lines(count);
+}
+
 static int look_up_layers(st_step_path *path) {
     st_core *core = path->core;
     for (uint32_t k = 0; k < core->layer_count; k++) {
@@ -117,8 +122,12 @@ static int look_up_layers(st_step_path *path) {
         int rc = await_ids(path, k, &count);
         if (rc == 0 && k == 0 && (rc = st_step_open(core)) == 0)
             path->opened = 1;
-        if (rc == 0)
+        if (rc == 0) {
+            place_lines(path, k, count);
             rc = st_step_pass(core, k, path->layers[k].row_ids, count);
+        }
+        if (rc == 0)
+            rc = st_step_submit_early(core, k);
         if (rc < 0) {
             path->refused_layer = k;
             return rc;
@@ -261,8 +270,8 @@ static void *path_main(void *argument) {
 
 static int layers_valid(const st_core *core, const st_step_layer *layers) {
     for (uint32_t k = 0; k < core->layer_count; k++)
-        if (!layers[k].mail || (uintptr_t)layers[k].mail % 64 || !layers[k].row_ids || !layers[k].refs ||
-            !layers[k].lines)
+        if (!layers[k].mail || (uintptr_t)layers[k].mail % 64 || !layers[k].row_ids || !layers[k].answer ||
+            (uintptr_t)layers[k].answer % 64)
             return 0;
     return 1;
 }
@@ -285,7 +294,8 @@ int st_step_path_open(st_core *core, const st_step_layer *layers, const st_step_
     for (uint32_t k = 0; rc == 0 && k < core->layer_count; k++) {
         path->layers[k] = layers[k];
         memset(layers[k].mail, 0, sizeof *layers[k].mail);
-        rc = st_core_attach_lines(core, k, layers[k].lines, layers[k].line_bytes, layers[k].refs);
+        rc = st_core_attach_lines(core, k, layers[k].answer + st_answer_lines(core->lookups_max), layers[k].line_bytes,
+                                  (uint32_t *)(layers[k].answer + sizeof(st_answer_head)));
     }
     if (rc == 0)
         rc = -pthread_create(&path->thread, NULL, path_main, path);

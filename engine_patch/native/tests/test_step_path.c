@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step path with a GPU played by this program: it publishes ids, waits for the flag, copies lines into "device"
+/* The step path with a GPU played by this program: it publishes ids, waits for the flag, copies the answer and lines into "device"
  * slots as the fill kernel does, and every gathered row must be the pattern's. */
 #include <errno.h>
 #include <stdio.h>
@@ -19,13 +19,14 @@
     } while (0)
 
 enum { ROWS = 20000, PAYLOAD = 256, SCALES = 8, ROW_BYTES = PAYLOAD + SCALES, LINE = 272, LOOKUPS_MAX = 4096 };
-enum { SLOTS_MAX = 24000, LAYERS = 2 };
+enum { SLOTS_MAX = 24000, LAYERS = 2, ANSWER_BYTES = 64 + (4 + LINE) * LOOKUPS_MAX };
 static const uint64_t second_ns = 1000000000u;
 static const uint64_t seeds[LAYERS] = {11, 14};
 
 typedef struct device {
     st_step_layer mail[LAYERS];
-    uint8_t *slots[LAYERS], *spill[LAYERS];
+    uint8_t *slots[LAYERS], *answer[LAYERS]; /* answer: the copy */
+    uint64_t count[LAYERS];
     uint32_t step, rank, tp;
     int32_t failed[LAYERS];
 } device;
@@ -95,12 +96,11 @@ static void device_open(device *gpu, uint32_t rank, uint32_t tp) {
         st_step_layer *layer = &gpu->mail[k];
         layer->mail = aligned_alloc(64, sizeof *layer->mail);
         layer->row_ids = malloc(LOOKUPS_MAX * sizeof *layer->row_ids);
-        layer->refs = malloc(LOOKUPS_MAX * sizeof *layer->refs);
-        layer->lines = aligned_alloc(16, (size_t)LOOKUPS_MAX * LINE);
+        layer->answer = aligned_alloc(64, ANSWER_BYTES);
         layer->line_bytes = LINE;
         gpu->slots[k] = malloc((size_t)SLOTS_MAX * ROW_BYTES);
-        gpu->spill[k] = malloc((size_t)LOOKUPS_MAX * ROW_BYTES);
-        CHECK(layer->mail && layer->row_ids && layer->refs && layer->lines && gpu->slots[k] && gpu->spill[k]);
+        gpu->answer[k] = aligned_alloc(64, ANSWER_BYTES);
+        CHECK(layer->mail && layer->row_ids && layer->answer && gpu->slots[k] && gpu->answer[k]);
     }
 }
 
@@ -108,33 +108,36 @@ static void device_close(device *gpu) {
     for (int k = 0; k < LAYERS; k++) {
         free(gpu->mail[k].mail);
         free(gpu->mail[k].row_ids);
-        free(gpu->mail[k].refs);
-        free(gpu->mail[k].lines);
+        free(gpu->mail[k].answer);
         free(gpu->slots[k]);
-        free(gpu->spill[k]);
+        free(gpu->answer[k]);
     }
 }
 
 static uint8_t *row_of(device *gpu, int k, uint32_t ref) {
     if (ref & 0x80000000u)
-        return gpu->spill[k] + (size_t)(ref & 0x7FFFFFFFu) * ROW_BYTES;
+        return gpu->answer[k] + st_answer_lines(gpu->count[k]) + (size_t)(ref & 0x7FFFFFFFu) * LINE;
     return gpu->slots[k] + (size_t)ref * ROW_BYTES;
 }
 
-/* Wait for the flag as the stream does, then do what the fill kernel does. */
+/* Wait for the flag as the stream does, copy the answer, then do what the fill kernel does. */
 static void fill(device *gpu, int k) {
     st_step_layer *layer = &gpu->mail[k];
     for (uint64_t until_ns = st_now_ns() + 20 * second_ns; !__atomic_load_n(&layer->mail->ready, __ATOMIC_ACQUIRE);)
         CHECK(st_now_ns() < until_ns);
     __atomic_store_n(&layer->mail->ready, 0, __ATOMIC_RELEASE);
-    gpu->failed[k] = layer->mail->shares[0].failed;
-    uint32_t line_count = layer->mail->shares[ST_FILL_SHARES - 1].line_count;
-    CHECK(line_count <= LOOKUPS_MAX && layer->mail->shares[ST_FILL_SHARES - 1].failed == gpu->failed[k]);
-    for (uint32_t i = 0; gpu->failed[k] == 0 && i < line_count; i++) {
-        const uint8_t *line = layer->lines + (size_t)i * LINE;
+    uint64_t lines_at = st_answer_lines(gpu->count[k]);
+    memcpy(gpu->answer[k], layer->answer, lines_at + gpu->count[k] * LINE);
+    const st_answer_head *head = (const st_answer_head *)gpu->answer[k];
+    gpu->failed[k] = head->failed;
+    CHECK(head->failed || head->line_count <= gpu->count[k]);
+    for (uint32_t i = 0; gpu->failed[k] == 0 && i < head->line_count; i++) {
+        const uint8_t *line = gpu->answer[k] + lines_at + (size_t)i * LINE;
         uint32_t ref;
         memcpy(&ref, line + ROW_BYTES, sizeof ref);
-        memcpy(row_of(gpu, k, ref), line, ROW_BYTES);
+        CHECK(!(ref & 0x80000000u) || (ref & 0x7FFFFFFFu) == i);
+        if (!(ref & 0x80000000u))
+            memcpy(row_of(gpu, k, ref), line, ROW_BYTES);
     }
 }
 
@@ -144,7 +147,7 @@ static void gather_and_check(device *gpu, int k, const int64_t *ids, uint64_t co
     static int64_t expected[LOOKUPS_MAX];
     uint64_t first_bad;
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t ref = gpu->mail[k].refs[i];
+        uint32_t ref = ((const uint32_t *)(gpu->answer[k] + sizeof(st_answer_head)))[i];
         expected[i] = ids[i] >= 0 && ids[i] % gpu->tp == gpu->rank ? ids[i] : -1;
         CHECK((ref == 0xFFFFFFFFu) == (expected[i] < 0));
         if (ref == 0xFFFFFFFFu)
@@ -158,6 +161,7 @@ static void gather_and_check(device *gpu, int k, const int64_t *ids, uint64_t co
 static void run_step(device *gpu, int64_t *const ids[LAYERS], const uint64_t counts[LAYERS]) {
     gpu->step++;
     for (int k = 0; k < LAYERS; k++) {
+        gpu->count[k] = counts[k];
         memcpy(gpu->mail[k].row_ids, ids[k], counts[k] * sizeof(int64_t));
         __atomic_store_n(&gpu->mail[k].mail->published, counts[k] << 32 | gpu->step, __ATOMIC_RELEASE);
     }
