@@ -18,7 +18,7 @@ enum {
     BLOCK = 32,                 /* lookups whose directory lines are fetched together */
     WRITE_AHEAD = 16,           /* misses */
     PROGRESS_BLOCKS = 8,        /* blocks between two calls of progress */
-    PUBLISH_EVERY = 32,         /* reads handed over while the pass still runs, after the first ones */
+    PUBLISH_EVERY = 128,        /* reads handed over while the pass still runs, after the first ones */
     PUBLISH_AT_END_FROM = 16384 /* lookups; a prefill chunk gains more from page deduplication than from a head start */
 };
 
@@ -295,18 +295,14 @@ static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint3
     return dest;
 }
 
-/* The answer of the directory for one row becomes its reference, and a read if it is missing. */
-static uint32_t settle(st_core *core, st_layer *layer, uint32_t row_id, st_lookup_answer answer, uint32_t published) {
-    switch (answer.kind) {
-    case ST_HIT: layer->result.hits++; return answer.slot;
-    case ST_REPEAT: layer->result.repeats++; return answer.slot;
-    case ST_MISS:
-        layer->result.misses++;
-        add_want(core, layer, row_id, answer.slot, published);
-        return answer.slot;
-    case ST_FULL: break;
-    }
-    return spill_row(core, layer, row_id, published);
+/* A row that is not there becomes a read; its reference. */
+static uint32_t settle_missing(st_core *core, st_layer *layer, uint32_t row_id, st_lookup_answer answer,
+                               uint32_t published) {
+    if (answer.kind == ST_FULL)
+        return spill_row(core, layer, row_id, published);
+    layer->result.misses++;
+    add_want(core, layer, row_id, answer.slot, published);
+    return answer.slot;
 }
 
 /* Some of a step's lookups that this rank owns: where they stand in the step, and their sets. */
@@ -352,8 +348,20 @@ static void block_settle(st_core *core, st_layer *layer, const block *in, uint32
         for (uint32_t i = 0; i < in->count; i++)
             answers[i].kind = ST_FULL;
     layer->result.owned += in->count;
-    for (uint32_t i = 0; i < in->count; i++)
-        layer->refs[in->at[i]] = settle(core, layer, in->row_ids[i], answers[i], published);
+    /* Hits and misses come in no order that could be predicted: first what needs no branch, then the misses alone. */
+    uint32_t missing[BLOCK], missing_count = 0, kinds[ST_FULL + 1] = {0};
+    for (uint32_t i = 0; i < in->count; i++) {
+        layer->refs[in->at[i]] = answers[i].slot;
+        kinds[answers[i].kind]++;
+        missing[missing_count] = i;
+        missing_count += answers[i].kind >= ST_MISS;
+    }
+    layer->result.hits += kinds[ST_HIT];
+    layer->result.repeats += kinds[ST_REPEAT];
+    for (uint32_t m = 0; m < missing_count; m++) {
+        uint32_t i = missing[m];
+        layer->refs[in->at[i]] = settle_missing(core, layer, in->row_ids[i], answers[i], published);
+    }
 }
 
 /* Two blocks in turn: while one is settled, the directory lines of the next are on their way. -ERANGE if an id is
