@@ -30,10 +30,18 @@ from slacktier_engine.kernels.gather import gather_copy, gather_dequant
 from slacktier_engine.kernels.publish import publish
 from slacktier_engine.streams import CudaStreams, HostStreams, StepStreams
 from slacktier_native.core import LookupCore
-from slacktier_native.step_path import MAIL_BYTES, MAIL_READY, StepMemory, StepPath, StepSettings, StepStatus, answer_lines
+from slacktier_native.step_path import (
+    MAIL_BYTES,
+    MAIL_READY,
+    StepMemory,
+    StepPath,
+    StepSettings,
+    StepStatus,
+    answer_lines,
+)
 
 _WAYS: Final = 16  # a directory set: capacities are multiples of it
-# Lookups of a step from which on half the room for lines is copied: a prefill chunk repeats rows, a decode step does not.
+# Lookups of a step from which on half the room for lines is copied: a prefill chunk repeats rows.
 _CHUNK_LOOKUPS: Final = 16384
 
 
@@ -159,7 +167,7 @@ class GpuStepPath:
         return self._streams.mark()
 
     def _staged_lines(self) -> int:
-        """Lines that the copy brings; how many there will be is not known when it is queued. The fill fetches the rest."""
+        """Lines that the copy brings: a guess, made before there are any. The fill fetches the rest."""
         if self._lookups >= _CHUNK_LOOKUPS:
             return self._lookups // 2 // self.core.tp
         return min(self._lookups, self._lookups * 5 // (4 * self.core.tp) + 16)

@@ -85,9 +85,7 @@ class StepPath:
         if len(layers) != len(core.layer_ids):
             raise ConfigError(f"step path: memory of {len(layers)} layers, the core has {len(core.layer_ids)}")
         self._core = core
-        raw = (CStepLayer * len(layers))(
-            *(CStepLayer(m.mail, m.row_ids, m.answer, m.line_bytes, 0) for m in layers)
-        )
+        raw = (CStepLayer * len(layers))(*(CStepLayer(m.mail, m.row_ids, m.answer, m.line_bytes, 0) for m in layers))
         times = CStepSettings(
             int(settings.timeout_s * 1e9), int(settings.spin_ms * 1e6), int(settings.idle_poll_ms * 1e6)
         )

@@ -151,6 +151,38 @@ def directory(
     )  # fmt: skip
 
 
+@app.command("step-path")
+def step_path(
+    tokens: Annotated[
+        int, typer.Option(min=1, max=1024, help="Tokens per step; each asks for 24 rows of 2 layers.")
+    ] = 128,
+    cache_rows: Annotated[int, typer.Option(min=4, help="Rows in the cache, both layers together.")] = 1_000_000,
+    steps: Annotated[int, typer.Option(min=1, max=4000, help="Steps per hit rate.")] = 200,
+    gap_ms: Annotated[float, typer.Option(min=0, help="Pause between steps.")] = 5.0,
+    readers: Annotated[int, typer.Option(min=1, max=64, help="Threads that copy rows.")] = 4,
+    as_json: Json = False,
+) -> None:
+    """The CPU side of the GPU's step path: from the ids to the rows in their lines.
+
+    Wants a processor per reader and two more.
+
+    Examples:
+      slacktier bench step-path
+      slacktier bench step-path --tokens 8 --gap-ms 0
+      slacktier bench step-path --json | jq '.cells[].first_resolved_us'
+    """
+    from slacktier_native import bench_step_path
+
+    with working("step-path: steps without a GPU"):
+        result = bench_step_path.run(tokens=tokens, cache_rows=cache_rows, steps=steps, gap_ms=gap_ms, readers=readers)
+    names = ("first_read_us", "first_resolved_us", "first_ready_us", "ready_us")
+    print_results(
+        "step-path", result, directory=Path(), as_json=as_json,
+        rows=[(cell["hit_rate"], *(cell[name]["p50"] for name in names)) for cell in result["cells"]],
+        columns=("hit rate", "first read, us", "layer 1 known", "layer 1 ready", "all ready"),
+    )  # fmt: skip
+
+
 @app.command("predict")
 def predict(
     out: Annotated[Path, typer.Option(help="Directory of the tables and the server's log.")] = Path("build/predict"),
