@@ -46,14 +46,34 @@ def test_role_only_delta_does_not_start_the_clock() -> None:
     assert record.ttft_ms == 500
 
 
-def test_empty_last_chunk_and_usage_do_not_move_the_end() -> None:
+def test_usage_and_done_do_not_move_the_end_but_end_the_stream() -> None:
     record = StreamRecord(sent_ns=0)
     record.add(text_chunk("a"), 10 * MS)
-    record.add(text_chunk("b"), 30 * MS)
-    record.add(text_chunk("", "length"), 500 * MS)
+    record.add(text_chunk("b", "length"), 30 * MS)
     record.add(usage_chunk(2), 600 * MS)
+    record.add(DONE, 610 * MS)
     assert record.tpot_ms == 20
+    assert record.e2e_ms == 30
+    assert record.sglang_tpot_ms == 600
     assert record.finish_reason == "length"
+
+
+def test_last_token_without_text_is_a_token() -> None:
+    record = StreamRecord(sent_ns=0)
+    record.add(text_chunk("a"), 10 * MS)
+    record.add(text_chunk("", "stop"), 30 * MS)
+    record.add(usage_chunk(2), 31 * MS)
+    assert record.tpot_ms == 20
+
+
+def test_equal_texts_have_equal_checksums_however_they_were_cut() -> None:
+    records = [StreamRecord(sent_ns=0) for _ in range(3)]
+    for piece in ("ab", "c"):
+        records[0].add(text_chunk(piece), 1)
+    for piece in ("a", "bc"):
+        records[1].add(payload(choices=[{"delta": {"content": piece}}]), 1)
+    records[2].add(text_chunk("ab!"), 1)
+    assert records[0].answer_crc == records[1].answer_crc != records[2].answer_crc
 
 
 @pytest.mark.parametrize(
@@ -61,11 +81,13 @@ def test_empty_last_chunk_and_usage_do_not_move_the_end() -> None:
     [
         ({"text": "x", "finish_reason": "stop"}, True),
         ({"text": "", "finish_reason": None}, True),
-        ({"text": "", "finish_reason": "stop"}, False),
+        ({"text": "", "finish_reason": "stop"}, True),
+        ({"text": None, "finish_reason": "stop"}, False),
         ({"text": "", "finish_reason": "length", "token_ids": [5]}, True),
         ({"delta": {"role": "assistant"}}, False),
         ({"delta": {"content": ""}}, True),
-        ({"delta": {"content": ""}, "finish_reason": "stop"}, False),
+        ({"delta": {"content": ""}, "finish_reason": "stop"}, True),
+        ({"delta": {"role": "assistant", "content": "x"}}, True),
         ({"delta": {"reasoning_content": "hm"}}, True),
         ({"delta": {"tool_calls": [{"index": 0}]}}, True),
         ({"delta": {}, "finish_reason": "stop"}, False),

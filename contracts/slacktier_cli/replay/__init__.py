@@ -3,6 +3,7 @@
 
 sse      bytes of an event stream -> payloads, whatever the reads' boundaries
 metrics  chunks and their times -> TTFT, TPOT, chunk gaps; the only place where these are defined
-http     response head and body framing of HTTP/1.1
+framing  response head and body framing of HTTP/1.1
+reply    one streaming request and its answer, from bytes and their times; does no I/O
 client   one request over asyncio, lean enough to share two cores with the server
 """

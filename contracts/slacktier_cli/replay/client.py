@@ -12,15 +12,14 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from slacktier.errors import ConfigError, SlackTierError
 from slacktier_cli.replay.framing import ResponseParser
-from slacktier_cli.replay.metrics import Outcome, StreamRecord
-from slacktier_cli.replay.sse import SseParser
+from slacktier_cli.replay.metrics import StreamRecord
+from slacktier_cli.replay.reply import StreamedReply, refusal, request_head, streaming_body
 
-_ERROR_BODY_BYTES: Final = 2000
 Clock = Callable[[], int]
 
 
@@ -44,22 +43,21 @@ class Endpoint:
         return cls(host, port)
 
     def head(self, method: str, path: str, body: bytes, accept: str) -> bytes:
-        return (
-            f"{method} {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nConnection: close\r\nAccept: {accept}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        ).encode("ascii") + body
+        return request_head(f"{self.host}:{self.port}", method, path, body, accept)
 
 
 class _Exchange(asyncio.Protocol):
     """Sends one request; hands body bytes to `on_body` as they come; `ended` resolves when the response is over."""
 
-    def __init__(self, request: bytes, on_body: Callable[[bytes, int], None], clock: Clock) -> None:
+    def __init__(
+        self, request: bytes, response: ResponseParser, on_body: Callable[[bytes, int], None], clock: Clock
+    ) -> None:
         self._request = request
+        self.response = response
         self._on_body = on_body
         self._clock = clock
         self._transport: asyncio.WriteTransport | None = None
         self.sent_ns = 0
-        self.response = ResponseParser()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -122,39 +120,27 @@ class CompletionClient:
         returns  the record; outcome FAILED with `error` set if the server refused, broke off or sent nonsense
         A cancelled call drops the connection and raises CancelledError, as any task.
         """
-        payload = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}, separators=(",", ":"))
-        request = self.endpoint.head("POST", path, payload.encode(), "text/event-stream")
-        record = StreamRecord(sent_ns=self._clock())
-        events = SseParser()
-        refused = bytearray()
-
-        def on_body(received: bytes, now_ns: int) -> None:
-            if exchange.response.status != 200:
-                refused.extend(received[: _ERROR_BODY_BYTES - len(refused)])
-                return
-            for event in events.feed(received):
-                record.add(event, now_ns)
-
-        exchange = _Exchange(request, on_body, self._clock)
+        request = self.endpoint.head("POST", path, streaming_body(body), "text/event-stream")
+        started_ns = self._clock()
+        reply = StreamedReply()
+        exchange = _Exchange(request, reply.response, reply.on_body, self._clock)
+        error = ""
         try:
             await self._run(exchange)
-            record.error = _fault(exchange, record, bytes(refused))
         except (OSError, SlackTierError) as exc:
-            record.error = str(exc) or type(exc).__name__
-        record.sent_ns = exchange.sent_ns or record.sent_ns
-        record.outcome = Outcome.FAILED if record.error else Outcome.COMPLETED
-        return record
+            error = str(exc) or type(exc).__name__
+        return reply.finish(exchange.sent_ns or started_ns, error)
 
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """One plain JSON call; raises SlackTierError if the server cannot be reached or does not answer 200."""
         received = bytearray()
         payload = b"" if body is None else json.dumps(body).encode()
         request = self.endpoint.head(method, path, payload, "application/json")
-        exchange = _Exchange(request, lambda piece, _: received.extend(piece), self._clock)
+        exchange = _Exchange(request, ResponseParser(), lambda piece, _: received.extend(piece), self._clock)
         try:
             await self._run(exchange)
             if exchange.response.status != 200:
-                raise self._unavailable(method, path, _answer(exchange, bytes(received)))
+                raise self._unavailable(method, path, refusal(exchange.response.status, bytes(received)))
             answer: dict[str, Any] = json.loads(received)
         except (OSError, ValueError) as exc:
             raise self._unavailable(method, path, str(exc) or type(exc).__name__) from exc
@@ -171,19 +157,3 @@ class CompletionClient:
         finally:
             exchange.ended.cancel()
             exchange.abort()
-
-
-def _answer(exchange: _Exchange, body: bytes) -> str:
-    text = body.decode("utf-8", "replace").strip()
-    return f"HTTP {exchange.response.status}: {text[:300]}"
-
-
-def _fault(exchange: _Exchange, record: StreamRecord, refused: bytes) -> str:
-    """Why a response that ended by its own framing is still no answer, or ""."""
-    if exchange.response.status != 200:
-        return _answer(exchange, refused)
-    if not record.is_done:
-        return "the stream ended without [DONE]"
-    if not record.chunk_ns:
-        return "the stream held no token"
-    return ""

@@ -6,14 +6,16 @@ TPOT   (last token-bearing chunk - first) / (completion tokens - 1), per request
        counts them, never as chunks, since a chunk may hold several tokens or none
 gaps   time between token-bearing chunks, pooled over requests; a gap is per chunk and goes by its own name
 
-A chunk that only names the role, an empty final chunk, a usage chunk and `[DONE]` bear no tokens: they move neither
-end. Answers of one token or one chunk have no TPOT; they are counted, not averaged in as zero.
+A chunk that only names the role, a usage chunk and `[DONE]` bear no tokens: they move neither end. Answers of one token
+or one chunk, or without usage, have no TPOT; they are counted, not averaged in as zero. Which chunk bears tokens, and
+that the last of them ends the answer, is vLLM's rule; SGLang ends an answer at the last line of any kind.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,25 +38,35 @@ class Outcome(StrEnum):
 def bears_tokens(choice: dict[str, Any]) -> bool:
     """Whether one choice of a chunk stands for generated tokens.
 
-    A chat delta does with any text, reasoning or call, or with empty content and no role (a token whose text is not
-    whole yet). A completion does with text, with token ids, or with empty text before the end.
+    A chat delta does with any text, reasoning or call, or with empty content and no role: a token whose text is not
+    whole yet, or a special one. A completion does with token ids or with a text, also an empty one.
     """
     if choice.get("token_ids"):
         return True
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        if any(delta.get(key) for key in _DELTA_TEXT):
-            return True
-        return delta.get("content") == "" and "role" not in delta and choice.get("finish_reason") is None
-    text = choice.get("text")
-    return bool(text) or (text == "" and choice.get("finish_reason") is None)
+        return any(delta.get(key) for key in _DELTA_TEXT) or (delta.get("content") == "" and "role" not in delta)
+    return isinstance(choice.get("text"), str)
+
+
+def answer_text(choice: dict[str, Any]) -> str:
+    """The text that one choice of a chunk adds to the answer, reasoning included."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        text = choice.get("text")
+        return text if isinstance(text, str) else ""
+    pieces = (delta.get(key) for key in ("reasoning", "reasoning_content", "content"))
+    return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
 @dataclass(slots=True)
 class StreamRecord:
     """One request as the client saw it; instants in ns of one monotonic clock.
 
-    chunk_ns  arrival of each token-bearing chunk; completion_tokens is -1 until the server said it
+    chunk_ns    arrival of each token-bearing chunk; completion_tokens is -1 until the server said it
+    ended_ns    arrival of the last event of any kind
+    answer_crc  CRC-32 of the answer's text: equal answers have equal ones
+    status      of the HTTP response, 0 if none came
     """
 
     sent_ns: int
@@ -66,9 +78,13 @@ class StreamRecord:
     is_done: bool = False
     outcome: Outcome = Outcome.CUT
     error: str = ""
+    ended_ns: int = 0
+    answer_crc: int = 0
+    status: int = 0
 
     def add(self, payload: bytes, now_ns: int) -> None:
         """Take one event's payload, arrived at now_ns; raises ContractError if it is no chunk of a completion."""
+        self.ended_ns = now_ns
         if payload == DONE:
             self.is_done = True
             return
@@ -78,6 +94,7 @@ class StreamRecord:
         is_bearing = False
         for choice in _choices(chunk):
             is_bearing = bears_tokens(choice) or is_bearing
+            self.answer_crc = zlib.crc32(answer_text(choice).encode("utf-8", "surrogatepass"), self.answer_crc)
             self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         if is_bearing:
             self.chunk_ns.append(now_ns)
@@ -102,6 +119,18 @@ class StreamRecord:
         if self.completion_tokens <= 1 or len(self.chunk_ns) <= 1:
             return None
         return (self.chunk_ns[-1] - self.chunk_ns[0]) / 1e6 / (self.completion_tokens - 1)
+
+    @property
+    def e2e_ms(self) -> float | None:
+        """Time from the request to its last token, or None if none came."""
+        return (self.chunk_ns[-1] - self.sent_ns) / 1e6 if self.chunk_ns else None
+
+    @property
+    def sglang_tpot_ms(self) -> float | None:
+        """TPOT as SGLang's client defines it: the answer ends with the last event of any kind."""
+        if self.completion_tokens <= 1 or not self.chunk_ns:
+            return None
+        return (self.ended_ns - self.chunk_ns[0]) / 1e6 / (self.completion_tokens - 1)
 
     def gaps_ms(self) -> list[float]:
         """Times between token-bearing chunks."""
