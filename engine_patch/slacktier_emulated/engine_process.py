@@ -109,4 +109,6 @@ def layer_setup(plan: LayerPlan) -> LayerSetup:
 
 
 def source_spec(source: Source) -> SourceSpec:
-    return SourceSpec(tier=source.tier, paths=source.paths, device=source.device, delay=source.delay)
+    return SourceSpec(
+        tier=source.tier, paths=source.paths, device=source.device, delay=source.delay, page_cache=source.page_cache
+    )

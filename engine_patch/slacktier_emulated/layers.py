@@ -16,23 +16,32 @@ from slacktier.tiers import Tier
 SERVED_TIERS: Final = (Tier.NVME, Tier.DRAM, Tier.EMULATED)
 CACHE_ROWS_MAX: Final = 1 << 31
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9.-]{1,64}")
-GRAMMAR: Final = "LAYER=nvme:PATH[,PATH...] | LAYER=dram:PATH | LAYER=emulated@DELAY[@DEVICE]:PATH"
+PAGE_CACHE: Final = "page-cache"
+GRAMMAR: Final = (
+    f"LAYER=nvme:PATH[,PATH...] | LAYER=nvme@{PAGE_CACHE}:PATH | LAYER=dram:PATH | LAYER=emulated@DELAY[@DEVICE]:PATH"
+)
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One replica of a layer's rows: the tier, its stripes, and for `emulated` the device's name and delay model."""
+    """One replica of a layer's rows: the tier, its stripes, and for `emulated` the device's name and delay model.
+
+    page_cache  the file is mapped and read through the kernel's page cache: what others do, to compare with
+    """
 
     tier: Tier
     paths: tuple[Path, ...]
     device: str = ""
     delay: DelayModel | None = None
+    page_cache: bool = False
 
     def describe(self) -> dict[str, object]:
         """As status shows it; `emulated` never looks like a device that is there."""
         text: dict[str, object] = {"tier": self.tier.value, "paths": [str(path) for path in self.paths]}
+        if self.page_cache:
+            text["page_cache"] = True
         if self.delay is not None:
             text |= {"device": self.device, "delay": describe_delay(self.delay)}
         return text
@@ -94,6 +103,13 @@ def make_source(tier_name: str, paths: Sequence[Path], delay: DelayModel | None,
     return Source(tier, tuple(paths), name, delay)
 
 
+def page_cache_source(paths: Sequence[Path]) -> Source:
+    """A mapped file; raises ConfigError for more than one, since a mapping has no stripes."""
+    if len(paths) != 1:
+        raise ConfigError(f"nvme@{PAGE_CACHE}: {len(paths)} paths, expected one")
+    return Source(Tier.NVME, tuple(paths), page_cache=True)
+
+
 def parse_layer(text: str) -> tuple[int, Source]:
     """`1=nvme:/data/layer1` and its kin (GRAMMAR) as (layer_id, source)."""
     layer_text, equals, rest = text.partition("=")
@@ -103,8 +119,10 @@ def parse_layer(text: str) -> tuple[int, Source]:
     tier_name, *options = head.split("@")
     if len(options) > 2:
         raise ConfigError(f"--layer {text!r}: expected {GRAMMAR}")
-    delay = parse_delay(options[0]) if options else None
     paths = [Path(path) for path in paths_text.split(",") if path]
+    if tier_name == Tier.NVME and options == [PAGE_CACHE]:
+        return _layer_id(layer_text), page_cache_source(paths)
+    delay = parse_delay(options[0]) if options else None
     try:
         return _layer_id(layer_text), make_source(tier_name, paths, delay, "".join(options[1:]))
     except ConfigError as exc:

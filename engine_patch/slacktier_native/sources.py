@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from slacktier.delay import DelayModel
 from slacktier.errors import ConfigError, TierUnavailableError
-from slacktier.page import Superblock
+from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, Superblock
 from slacktier.region import open_region
 from slacktier.tiers import Tier
 from slacktier_native._lib import library
 from slacktier_native.memory_table import MemoryTable
 from slacktier_native.pages import PageCodec
-from slacktier_native.row_link import RowLink, RowsSpec
+
+_SUPERBLOCKS_BYTES: Final = SUPERBLOCK_PAGES * PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +32,20 @@ class SourceSpec:
 
     tier    nvme: files or block devices, one path per stripe; dram: the same region, loaded into memory;
             emulated: dram whose rows are released as `delay` says, on the queue named `device`
+    page_cache  of an nvme source with one path: map the file and leave its pages to the kernel's page cache
     """
 
     tier: Tier
     paths: tuple[Path, ...]
     device: str = ""
     delay: DelayModel | None = None
+    page_cache: bool = False
 
     def __post_init__(self) -> None:
+        if self.page_cache and (self.tier is not Tier.NVME or len(self.paths) != 1):
+            raise ConfigError("a source through the page cache is an nvme source with one path")
         if self.tier not in (Tier.NVME, Tier.DRAM, Tier.EMULATED):
-            raise ConfigError(f"source tier {self.tier.value} with paths: expected nvme, dram or emulated")
+            raise ConfigError(f"source tier {self.tier.value}: expected nvme, dram or emulated")
         if (self.tier is Tier.EMULATED) != bool(self.device):
             raise ConfigError(f"source tier {self.tier.value} with device {self.device!r}: emulated ones need a name")
 
@@ -84,7 +93,7 @@ class MemorySpec:
         return f"emulated:{self.device}:memory" if self.device else "dram:memory"
 
 
-AnySource = SourceSpec | PatternSource | MemorySpec | RowsSpec
+AnySource = SourceSpec | PatternSource | MemorySpec
 
 
 class SourcePool:
@@ -96,30 +105,18 @@ class SourcePool:
     def __init__(self, *, allow_partial: bool = False) -> None:
         self._allow_partial = allow_partial
         self._open: dict[AnySource, tuple[int, Superblock]] = {}
-        self._links: dict[AnySource, RowLink] = {}
+        self._mapped: list[npt.NDArray[np.uint8]] = []  # outlive the sources that read from them
 
-    def get(self, spec: AnySource, *, like: Superblock | None = None) -> tuple[int, Superblock]:
-        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError.
-
-        like  a replica's superblock, with which a server that cannot be reached yet is taken for a link that is down
-        """
+    def get(self, spec: AnySource) -> tuple[int, Superblock]:
+        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
         if spec not in self._open:
-            self._open[spec] = self._open_link(spec, like) if isinstance(spec, RowsSpec) else self._open_new(spec)
+            self._open[spec] = self._open_new(spec)
         handle, sb = self._open[spec]
         if spec.delay is not None:
             set_delay(spec.device, spec.delay)
         return handle, sb
 
-    def _open_link(self, spec: RowsSpec, like: Superblock | None) -> tuple[int, Superblock]:
-        link = self._links[spec] = RowLink(spec, like=like)
-        return link.handle, link.superblock
-
-    def down_reason(self, spec: AnySource) -> str:
-        """Why an open remote source's link is down; empty while it is up, and for local sources."""
-        link = self._links.get(spec)
-        return link.keeper.down_reason if link else ""
-
-    def _open_new(self, spec: SourceSpec | PatternSource | MemorySpec) -> tuple[int, Superblock]:
+    def _open_new(self, spec: AnySource) -> tuple[int, Superblock]:
         if isinstance(spec, PatternSource):
             return _open_pattern(spec)
         if spec.device:
@@ -129,11 +126,26 @@ class SourcePool:
     def _open_region(self, spec: SourceSpec) -> tuple[int, Superblock]:
         with open_region(spec.paths, allow_partial=self._allow_partial) as region:
             sb, paths = region.superblock, region.paths
+        if spec.page_cache:
+            return self._open_mapped(spec, sb)
         layout = PageCodec(sb).layout
         names = (ctypes.c_char_p * len(paths))(*(os.fsencode(path) for path in paths))
         handle = ctypes.c_void_p()
         open_source = library().st_source_open_memory if spec.tier is Tier.DRAM else library().st_source_open_files
         rc = open_source(names, len(paths), ctypes.byref(layout), ctypes.byref(handle))
+        return _opened(spec, rc, handle), sb
+
+    def _open_mapped(self, spec: SourceSpec, sb: Superblock) -> tuple[int, Superblock]:
+        with spec.paths[0].open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), _SUPERBLOCKS_BYTES + sb.page_count * PAGE_BYTES, prot=mmap.PROT_READ)
+        mapping.madvise(mmap.MADV_RANDOM)
+        pages = np.frombuffer(mapping, np.uint8)[_SUPERBLOCKS_BYTES:]
+        handle = ctypes.c_void_p()
+        layout = PageCodec(sb).layout
+        rc = library().st_source_open_borrowed(
+            ctypes.c_void_p(pages.ctypes.data), ctypes.byref(layout), ctypes.byref(handle)
+        )
+        self._mapped.append(pages)
         return _opened(spec, rc, handle), sb
 
     def _open_emulated(self, spec: SourceSpec | MemorySpec) -> tuple[int, Superblock]:
@@ -147,13 +159,10 @@ class SourcePool:
 
     def close(self) -> None:
         # Emulated sources hold a reference to their memory, so the order does not matter.
-        for spec, (handle, _) in self._open.items():
-            if spec not in self._links:
-                library().st_source_close(handle)
-        for link in self._links.values():
-            link.close()
+        for handle, _ in self._open.values():
+            library().st_source_close(handle)
         self._open.clear()
-        self._links.clear()
+        self._mapped.clear()
 
 
 def _open_table(spec: MemorySpec) -> tuple[int, Superblock]:

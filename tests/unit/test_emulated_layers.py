@@ -31,9 +31,17 @@ def test_emulated_source_carries_its_delay_and_shares_a_device_with_equal_ones()
     assert parse_layer("1=emulated@300/0/0:/a")[1].device == "300-0-0"
 
 
+def test_file_can_be_read_through_the_page_cache() -> None:
+    source = parse_layer("1=nvme@page-cache:/a")[1]
+    assert source == Source(Tier.NVME, (Path("/a"),), page_cache=True)
+    assert source.describe()["page_cache"] is True
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("1=nvme@page-cache:/a,/b", "2 paths, expected one"),
+        ("1=dram@page-cache:/a", "neither a shipped model"),
         ("nvme:/a", "expected LAYER="),
         ("1=nvme", "expected LAYER="),
         ("x=nvme:/a", "layer number"),

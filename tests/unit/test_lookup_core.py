@@ -110,6 +110,12 @@ def test_sources_and_cache_change_between_steps(core: LookupCore, regions: dict[
     Path(f"/dev/shm/slacktier-emulated-{os.getuid()}-unit-test-{os.getpid()}").unlink()
 
 
+def test_rows_through_the_page_cache_are_the_same(regions: dict[int, Path]) -> None:
+    layers = [LayerSetup(i, (SourceSpec(Tier.NVME, (path,), page_cache=True),)) for i, path in regions.items()]
+    with LookupCore(layers, backend="posix", io_threads=4, lookups_max=4096) as core:
+        look_up(core, np.random.default_rng(3).integers(-1, ROWS, 3000))
+
+
 def test_emulated_rows_are_held_back_by_the_delay_model(regions: dict[int, Path]) -> None:
     device = f"unit-delay-{os.getpid()}"
     model = DelayModel("unit", 2000.0, 10.0, 1.0)
