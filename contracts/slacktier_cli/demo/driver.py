@@ -205,15 +205,16 @@ def _probe(settings: DemoSettings, store: TableStore, tables: tuple[StagedTable,
 
 
 def _serve(settings: DemoSettings, prepared: Prepared, watch: Stopwatch, console: Console) -> tuple[Served, Path]:
+    recording = settings.out / "lookups.npz"
     options = ServeOptions(
         prepared.tables, prepared.store.config_path, settings.tp, settings.profile, settings.out / "server.log",
-        settings.out / "lookups.npz", settings.sessions,
+        recording, settings.sessions,
     )  # fmt: skip
     # uvloop halves the client's CPU time per token, which matters on cores that it shares with the server.
     loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     with watch.part("blocks"), running_server(options) as server, loop as runner:
         served = runner.run(_blocks(settings, prepared, server, console))
-    return served, options.recording
+    return served, recording
 
 
 async def _blocks(settings: DemoSettings, prepared: Prepared, server: ServerProcess, console: Console) -> Served:

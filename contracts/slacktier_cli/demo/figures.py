@@ -10,20 +10,20 @@ from typing import Any, Final
 Report = Mapping[str, Any]
 
 COLORS: Final = ("#3b6ea5", "#c8553d", "#3a8f6b", "#8a5fa8", "#b8862b", "#4f8a94", "#a34a6b", "#6b6f76")
-_INK: Final = "#1f2933"
-_GRID: Final = "#d9dee4"
+INK: Final = "#1f2933"
+GRID: Final = "#d9dee4"
 _HIDDEN: Final = "#e6f2ea"
 _READ_FLOOR_MS: Final = 0.01  # a logarithmic axis has no zero
-_STYLE: Final[dict[Any, Any]] = {
+STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # text stays text: smaller, and it can be searched and read aloud
     "svg.hashsalt": "slacktier",  # the same report gives the same bytes
     "font.family": "sans-serif",
     "font.size": 10,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -43,13 +43,13 @@ def windows_svg(report: Report) -> str:
     from matplotlib.figure import Figure
 
     layers, arms = layer_ids(report), list(report["arms"])
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(8.6, 0.9 + len(layers) * (0.75 + 0.42 * len(arms))), layout="constrained")
         panels = figure.subplots(len(layers), 1, sharex=True, squeeze=False)[:, 0]
         for panel, layer in zip(panels, layers, strict=True):
             _window_panel(panel, report, layer, arms)
         panels[-1].set_xlabel("time from the step's start, ms (dot: median, bar: to p99)")
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def _window_panel(panel: Any, report: Report, layer: str, arms: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ def _window_panel(panel: Any, report: Report, layer: str, arms: Sequence[str]) -
     )
     panel.set_xscale("log")
     panel.axvspan(_READ_FLOOR_MS / 2, window, color=_HIDDEN, zorder=0)
-    panel.axvline(window, color=_INK, linewidth=1.4, zorder=1)
+    panel.axvline(window, color=INK, linewidth=1.4, zorder=1)
     for row, arm in enumerate(arms):
         read = report["arms"][arm]["layers"][layer]["read_ms"]
         if read["p50"] is None:
@@ -78,7 +78,7 @@ def _window_panel(panel: Any, report: Report, layer: str, arms: Sequence[str]) -
         loc="left",
         fontsize=10,
     )
-    panel.grid(axis="x", color=_GRID, linewidth=0.6, zorder=0)
+    panel.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.tick_params(length=0)
     for side in ("top", "right", "left"):
@@ -91,7 +91,7 @@ def tpot_svg(report: Report) -> str:
     from matplotlib.figure import Figure
 
     arms, colors = list(report["arms"]), arm_colors(report)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(8.6, 0.9 + 0.5 * len(arms)), layout="constrained")
         panel = figure.subplots()
         for row, arm in enumerate(arms):
@@ -102,12 +102,12 @@ def tpot_svg(report: Report) -> str:
         panel.set_xlabel(
             "time per output token at the client, ms (bar: mean, line: range of the blocks' means, diamond: p95)"
         )
-        panel.grid(axis="x", color=_GRID, linewidth=0.6)
+        panel.grid(axis="x", color=GRID, linewidth=0.6)
         panel.set_axisbelow(True)
         panel.tick_params(length=0)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def _tpot_row(panel: Any, row: int, arm: Report, color: str) -> None:
@@ -116,8 +116,8 @@ def _tpot_row(panel: Any, row: int, arm: Report, color: str) -> None:
         return
     means = [block["tpot_ms_mean"] for block in arm["blocks"] if block["tpot_ms_mean"] is not None]
     panel.barh(row, tpot["mean"], height=0.55, color=color, alpha=0.85)
-    panel.plot([min(means), max(means)], [row, row], color=_INK, linewidth=1.6)
-    panel.plot([tpot["p95"]], [row], "D", color=_INK, markersize=5)
+    panel.plot([min(means), max(means)], [row, row], color=INK, linewidth=1.6)
+    panel.plot([tpot["p95"]], [row], "D", color=INK, markersize=5)
     panel.annotate(
         f"{tpot['mean']:.1f}",
         (0, row),
@@ -129,7 +129,7 @@ def _tpot_row(panel: Any, row: int, arm: Report, color: str) -> None:
     )
 
 
-def _svg(figure: Any) -> str:
+def svg_text(figure: Any) -> str:
     """The figure as an element to put into a page: without XML prologue and without metadata."""
     buffer = io.StringIO()
     figure.savefig(

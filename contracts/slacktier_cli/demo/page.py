@@ -11,7 +11,7 @@ from slacktier_cli.demo import figures
 
 Report = Mapping[str, Any]
 
-_STYLE: Final = """
+STYLE: Final = """
 :root { --ink: #1f2933; --soft: #5b6773; --line: #d9dee4; --good: #2d7a55; --bad: #b3392a; --paper: #fbfbf9; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; }
@@ -59,7 +59,7 @@ def render_page(report: Report) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>SlackTier demo</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>SlackTier demo</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in body if part)
         + "\n</main>\n</body>\n</html>\n"
     )

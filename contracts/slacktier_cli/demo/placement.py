@@ -28,6 +28,7 @@ _SAMPLES_LEAST: Final = 3  # for the read model's three terms
 _SPREAD_LEAST: Final = 0.1  # of the pages, below which a slope would be fitted to noise
 _DRAM_NAME: Final = "host memory"
 _DISK_NAME: Final = "this disk"
+_TCP_NAME: Final = "another process over TCP"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def device_name(source: LayerSource) -> str:
     """How a sentence calls the place."""
     if source.tier is Tier.EMULATED:
         return f"emulated {source.delay}"
-    return _DRAM_NAME if source.tier is Tier.DRAM else _DISK_NAME
+    return {Tier.DRAM: _DRAM_NAME, Tier.TCP: _TCP_NAME}.get(source.tier, _DISK_NAME)
 
 
 def place_tables(

@@ -33,15 +33,23 @@ _HOST: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the server is started with; recorded lookups appear at `recording` when it ends."""
+    """What the server is started with; recorded lookups appear at `recording`, if any, when it ends.
+
+    source   the source that every layer's region is first opened as, in --layer's grammar
+    further  more options of `slacktier serve`
+    wrapper  a command that starts the server's in its last arguments, such as one that enters a cgroup
+    """
 
     tables: Sequence[StagedTable]
     config: Path
     tp: int
     profile: str
     log: Path
-    recording: Path
+    recording: Path | None
     sessions: int
+    source: str = "nvme"
+    further: Sequence[str] = ()
+    wrapper: Sequence[str] = ()
 
 
 class ServerProcess:
@@ -75,7 +83,8 @@ class ServerProcess:
 def running_server(options: ServeOptions) -> Iterator[ServerProcess]:
     """Start the server; it is stopped when the block is left, however it is left."""
     port = _free_port()
-    options.recording.unlink(missing_ok=True)
+    if options.recording is not None:
+        options.recording.unlink(missing_ok=True)
     with options.log.open("wb") as log:
         # A session of its own: a Ctrl-C at the terminal reaches us, and we end the child in our own time.
         process = subprocess.Popen(
@@ -89,12 +98,15 @@ def running_server(options: ServeOptions) -> Iterator[ServerProcess]:
 
 
 def _command_line(options: ServeOptions, port: int) -> list[str]:
-    layers = [text for table in options.tables for text in ("--layer", f"{table.layer_id}=nvme:{table.path}")]
+    layers = [
+        text for table in options.tables for text in ("--layer", f"{table.layer_id}={options.source}:{table.path}")
+    ]
+    recording = ["--record-lookups", str(options.recording)] if options.recording is not None else []
     return [
-        sys.executable, "-c", "from slacktier_cli.main import main; main()", "serve", "--engine", "emulated",
-        "--host", _HOST, "--port", str(port), "--profile", options.profile, "--tp", str(options.tp),
-        "--config", str(options.config), "--record-lookups", str(options.recording),
-        "--max-running", str(options.sessions), *layers,
+        *options.wrapper, sys.executable, "-c", "from slacktier_cli.main import main; main()",
+        "serve", "--engine", "emulated", "--host", _HOST, "--port", str(port), "--profile", options.profile,
+        "--tp", str(options.tp), "--config", str(options.config), "--max-running", str(options.sessions),
+        *recording, *layers, *options.further,
     ]  # fmt: skip
 
 
