@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "plan": ("slacktier_cli.commands.plan", "Place tables by the window rule."),
     "characterize": ("slacktier_cli.commands.characterize", "Measure miss curves from a trace."),
     "measure": ("slacktier_cli.commands.measure", "Fit a read model to a device under load."),
+    "loadtest": ("slacktier_loadtest.command", "Replay sessions against servers: what a placement costs a client."),
     "bench": ("slacktier_cli.commands.bench", "Measure reads, the directory, hashing and staging."),
 }
 

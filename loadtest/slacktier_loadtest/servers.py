@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands behind an arm: how it is put in force before a block, where requests go, what it reports afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from slacktier.errors import ConfigError, SlackTierError
+from slacktier.tiers import Tier
+from slacktier_cli.demo.arms import Arm, LayerSource
+from slacktier_cli.demo.server import ServeOptions, ServerProcess, running_server
+from slacktier_cli.demo.server_report import ServerReport, parse_report
+from slacktier_cli.demo.tables import StagedTable, TableStore
+from slacktier_cli.sizes import parse_size
+from slacktier_loadtest.arms import PAGE_CACHE
+from slacktier_loadtest.client import Target
+from slacktier_loadtest.memory_cap import MemoryCap, drop_page_cache, memory_cap
+from slacktier_loadtest.scenario import EmulatedSpec, Switch, TargetSpec
+
+_READY_S: Final = 180.0
+_IDLE_S: Final = 60.0
+_POLL_S: Final = 0.05
+
+
+class Server(Protocol):
+    """One arm's server."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where requests go; users are dealt over several."""
+
+    def enter(self) -> None:
+        """Put the arm in force on an idle server and start its counts anew; raises SlackTierError."""
+
+    def reports(self) -> tuple[ServerReport, ...]:
+        """What the servers themselves counted since enter(); empty where they do not tell."""
+
+    def check(self) -> None:
+        """Raises SlackTierError, with what its log says, if a server of ours has ended."""
+
+
+def until(seconds: float, what: str, is_so: Callable[[], bool], check: Callable[[], None]) -> None:
+    """Poll; an error counts as `not yet`. Raises SlackTierError after so many seconds."""
+    deadline, last = time.monotonic() + seconds, ""
+    while time.monotonic() < deadline:
+        check()
+        try:
+            if is_so():
+                return
+        except SlackTierError as exc:
+            last = f": {exc}"
+        time.sleep(_POLL_S)
+    raise SlackTierError(f"{what}: not so within {seconds:g} s{last}")
+
+
+class EmulatedGroup:
+    """Servers of the emulated engine on the same regions: one, or several that share the emulated devices."""
+
+    def __init__(self, processes: Sequence[ServerProcess], layer_ids: Sequence[int], spec: EmulatedSpec) -> None:
+        self._processes = tuple(processes)
+        self._targets = tuple(Target(process.endpoint.host, process.endpoint.port) for process in processes)
+        self._layer_ids, self._spec = tuple(layer_ids), spec
+        self.urls = tuple(f"http://{target.host}:{target.port}" for target in self._targets)
+
+    def check(self) -> None:
+        for process in self._processes:
+            process.check()
+
+    def wait_ready(self) -> None:
+        for target in self._targets:
+            until(_READY_S, "/readyz", partial(_is_ready, target), self.check)
+
+    def wait_idle(self) -> None:
+        """A block's last requests may still be running on the server when their clients are gone."""
+        for target in self._targets:
+            until(_IDLE_S, "an idle server", partial(_is_idle, target), self.check)
+
+    def control(self, body: Mapping[str, Any]) -> None:
+        for target in self._targets:
+            target.call("POST", "/slacktier/control", body)
+
+    def place(self, arm: Arm | None) -> None:
+        """An arm with empty caches; None leaves the sources as they are."""
+        self.wait_idle()
+        self.control({"layers": [{"layer_id": layer_id, "cache_rows": 0} for layer_id in self._layer_ids]})
+        if self._spec.sessions is not None:
+            self.control({"profile": {"sessions": self._spec.sessions}})
+        if arm is not None:
+            self.control({"layers": [self._change(arm, index) for index in range(len(self._layer_ids))]})
+        for target in self._targets:
+            target.call("GET", "/slacktier/report?reset=true")
+
+    def _change(self, arm: Arm, index: int) -> dict[str, Any]:
+        rows = arm.cache_rows(index, self._spec.cache_rows, len(self._layer_ids))
+        return {"layer_id": self._layer_ids[index], "cache_rows": rows, **_source(arm.source(index))}
+
+    def reports(self) -> tuple[ServerReport, ...]:
+        return tuple(parse_report(target.call("GET", "/slacktier/report")) for target in self._targets)
+
+
+def _is_ready(target: Target) -> bool:
+    return bool(target.call("GET", "/readyz")["ready"])
+
+
+def _is_idle(target: Target) -> bool:
+    return not any(target.call("GET", "/slacktier/status")["requests"].values())
+
+
+def _source(source: LayerSource) -> dict[str, Any]:
+    if source.tier is not Tier.EMULATED:
+        return {"tier": source.tier.value}
+    # A device of this run alone: a delay's queue is shared by all processes of the machine that name it.
+    return {"tier": "emulated", "delay": source.delay, "device": f"loadtest-{os.getpid()}-{source.delay}"}
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedServer:
+    """An arm on a group; `arm` None: the group serves nothing else."""
+
+    group: EmulatedGroup
+    arm: Arm | None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return self.group.urls
+
+    def enter(self) -> None:
+        self.group.place(self.arm)
+
+    def reports(self) -> tuple[ServerReport, ...]:
+        return self.group.reports()
+
+    def check(self) -> None:
+        self.group.check()
+
+
+class EmulatedServers:
+    """Starts what the arms need: one group that switches between them, and one of its own for the page cache."""
+
+    def __init__(
+        self, spec: EmulatedSpec, store: TableStore, tables: Sequence[StagedTable], out: Path, users: int
+    ) -> None:
+        self._spec, self._store, self._tables, self._out, self._users = spec, store, tuple(tables), out, users
+
+    def start(self, arms: Sequence[Arm], stack: ExitStack) -> dict[str, EmulatedServer]:
+        """Running servers by arm name; they end when the stack does."""
+        servers: dict[str, EmulatedServer] = {}
+        switched = [arm for arm in arms if arm.name != PAGE_CACHE]
+        if switched:
+            group = self._group("nvme", "server", (), (), stack)
+            servers |= {arm.name: EmulatedServer(group, arm) for arm in switched}
+        if len(switched) < len(arms):
+            servers[PAGE_CACHE] = EmulatedServer(self._capped(stack), None)
+        return servers
+
+    def _capped(self, stack: ExitStack) -> EmulatedGroup:
+        cap: MemoryCap = stack.enter_context(memory_cap())
+        for table in self._tables:
+            drop_page_cache(table.path)
+        # Threads, since a page that is not there holds its reader up; as many as preadv gets.
+        group = self._group(
+            f"nvme@{PAGE_CACHE}", PAGE_CACHE, cap.wrapper, ("--io-threads", "16", "--backend", "posix"), stack
+        )
+        cap.limit_page_cache(parse_size(self._spec.page_cache))
+        return group
+
+    def _group(
+        self, source: str, name: str, wrapper: Sequence[str], further: Sequence[str], stack: ExitStack
+    ) -> EmulatedGroup:
+        spec = self._spec
+        further = ("--prefix-cache-tokens", str(spec.prefix_cache_tokens), *further)
+        options = [
+            ServeOptions(
+                self._tables, self._store.config_path, spec.tp, spec.profile, self._out / f"{name}-{index}.log",
+                recording=None, sessions=max(256, self._users), source=source, further=further, wrapper=wrapper,
+            )
+            for index in range(spec.instances)
+        ]  # fmt: skip
+        processes = [stack.enter_context(running_server(each)) for each in options]
+        group = EmulatedGroup(processes, [table.layer_id for table in self._tables], spec)
+        group.wait_ready()
+        return group
+
+
+class RunningTarget:
+    """A server that runs already, and what puts this arm in force on it."""
+
+    def __init__(self, spec: TargetSpec, headers: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._targets = tuple(Target.parse(url, headers) for url in spec.urls)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return self._spec.urls
+
+    def enter(self) -> None:
+        for switch in self._spec.switch:
+            self._take(switch)
+        if self._spec.settle_s:
+            time.sleep(self._spec.settle_s)
+
+    def _take(self, switch: Switch) -> None:
+        if switch.file is not None:
+            write_whole(switch.file, switch.content or {})
+            return
+        headers = _bearer(switch.token_file)
+        if switch.url.startswith("/"):
+            for target in self._targets:
+                own = Target(target.host, target.port, target.prefix, target.is_tls, {**target.headers, **headers})
+                own.call(switch.method, switch.url, switch.body)
+            return
+        base, path = split_url(switch.url)
+        Target.parse(base, headers).call(switch.method, path, switch.body)
+
+    def reports(self) -> tuple[ServerReport, ...]:
+        return ()
+
+    def check(self) -> None:
+        return
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """`http://host:port` and the rest with its slash."""
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    if not separator or not host or not slash:
+        raise ConfigError(f"switch: url {url!r}: expected http://host:port/path, or /path on the arm's own server")
+    return f"{scheme}://{host}", f"/{path}"
+
+
+def write_whole(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file in one step, so that whoever watches it never reads half of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as exc:
+        part.unlink(missing_ok=True)
+        raise SlackTierError(f"switch: {path}: {exc.strerror or exc}") from exc
+
+
+def _bearer(token_file: Path | None) -> dict[str, str]:
+    if token_file is None:
+        return {}
+    try:
+        return {"Authorization": f"Bearer {token_file.read_text(encoding='utf-8').strip()}"}
+    except OSError as exc:
+        raise ConfigError(f"switch: token_file {token_file}: {exc.strerror or exc}") from exc
+
+
+def model_of(url: str, headers: Mapping[str, str]) -> str:
+    """The first model that the server says it serves."""
+    answer = Target.parse(url, headers).call("GET", "/v1/models")
+    try:
+        return str(answer["data"][0]["id"])
+    except (KeyError, IndexError, TypeError) as exc:
+        raise SlackTierError(
+            f"GET /v1/models on {url}: no model in {str(answer)[:200]}", hint="--model names it"
+        ) from exc
