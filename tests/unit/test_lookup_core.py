@@ -269,3 +269,21 @@ def test_a_read_that_the_first_source_cannot_answer_counts_as_fallback(regions: 
         stats = core.stats()[1]
         assert (stats["fallback_rows"], stats["read_errors"], stats["failed_steps"]) == (2, 2, 0)
         assert core.delivered() == {1: {spec.label: 1, other.label: 2}}
+
+
+def test_closing_waits_for_reads_that_the_kernel_still_works_on(tmp_path: Path) -> None:
+    """Its buffers go back to the heap: a late read would write over whoever has that memory next."""
+    large = write_region(tmp_path / "large.region", superblock(1, row_count=60_000), SEEDS[1])
+    damaged = write_region(tmp_path / "damaged.region", superblock(14, row_count=60_000), SEEDS[14])
+    with damaged.open("r+b") as file:
+        file.seek(2 * PAGE_BYTES)
+        file.write(bytes(damaged.stat().st_size - 2 * PAGE_BYTES))
+    ids = np.random.default_rng(1).integers(0, 60_000, 1000)
+    for _ in range(20):
+        core = LookupCore([LayerSetup(14, (nvme(damaged),)), LayerSetup(1, (nvme(large),))])
+        core.begin([ids, ids])
+        with pytest.raises(ContractError):
+            core.wait(0)  # fails while the other layer's reads are on their way
+        core.close()
+        reused = [bytearray(4096) for _ in range(300)]
+        assert not any(any(block) for block in reused)

@@ -322,6 +322,9 @@ static void *reader_main(void *argument) {
             st_idle(&core->work, &core->sleepers, seen_work, core->spin_us);
     }
 #ifdef ST_HAVE_URING
+    /* The kernel writes into the buffers until the last read is back, and closing the ring does not wait for it. */
+    while (self->in_flight)
+        submit_and_reap(self);
     if (self->ring_open)
         io_uring_queue_exit(&self->ring);
 #endif
