@@ -33,7 +33,7 @@ class Checker:
         self.rate = rate
         self._counts = counts
         self._on_mismatch = on_mismatch
-        self._rank, self._tp = rank, tp
+        self.rank, self.tp = rank, tp
         self._draw = random.Random(20221)  # noqa: S311 -- a sample, not a secret
 
     def sample(self, table: TableShape, row_ids: torch.Tensor, out: torch.Tensor) -> None:
@@ -53,7 +53,7 @@ class Checker:
         """Rows compared; raises ContractError on a mismatch, if mismatches fail."""
         if self.rows is None:
             return 0
-        mine = (row_ids >= 0) & (row_ids % self._tp == self._rank)
+        mine = (row_ids >= 0) & (row_ids % self.tp == self.rank)
         ids, found = row_ids[mine], out[mine]
         if not len(ids):
             return 0

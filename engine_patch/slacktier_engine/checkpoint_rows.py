@@ -51,7 +51,7 @@ class CheckpointRows:
 
     def _ple_rows(self, table: TableShape, row_ids: torch.Tensor) -> torch.Tensor:
         shards = self._ple_shards(table.layer_id)
-        shard_rows = -(-table.row_count // len(shards))
+        shard_rows = self._tensor(shards[0]).shape[0]
         rows = torch.empty((len(row_ids), table.dim), dtype=torch.bfloat16)
         for index in torch.unique(row_ids // shard_rows).tolist():
             here = row_ids // shard_rows == index
@@ -61,9 +61,8 @@ class CheckpointRows:
     def _ple_shards(self, layer_id: int) -> list[str]:
         found = {}
         for name in self._files:
-            match = _PLE_SHARD.fullmatch(name)
-            if match and int(match[1]) == layer_id and "mtp" not in name:
-                found[int(match[2])] = name
+            if (shard := ple_shard(name)) is not None and shard[0] == layer_id:
+                found[shard[1]] = name
         if not found or sorted(found) != list(range(len(found))):
             raise ConfigError(f"{self._directory}: layer {layer_id} has no whole ...ngram_embedding.shard_N.weight")
         return [found[index] for index in range(len(found))]
@@ -85,6 +84,12 @@ class CheckpointRows:
             with safe_open(self._files[name], framework="pt", device="cpu") as file:
                 self._tensors[name] = file.get_tensor(name)
         return self._tensors[name]
+
+
+def ple_shard(name: str) -> tuple[int, int] | None:
+    """(layer, shard) of a PLE table's tensor; None for any other, and for the draft model's."""
+    match = _PLE_SHARD.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match and "mtp" not in name else None
 
 
 def _files(directory: Path) -> Mapping[str, Path]:

@@ -6,19 +6,37 @@ Neighbours: step_path.py says what the engine's hooks expect; slacktier_native.c
 
 from __future__ import annotations
 
+import errno
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from slacktier.errors import ConfigError
+from slacktier.errors import ConfigError, TierUnavailableError
 from slacktier_engine.step_path import Dequantize, Phase, StepObserver, view_rows
 from slacktier_native.core import LookupCore, RowIds
 
-_EMPTY = np.empty(0, np.int64)
+_EMPTY: Final = np.empty(0, np.int64)
+_BUSY_POLL_S: Final = 0.001
+
+
+def begin_when_free(core: LookupCore, ids: Sequence[RowIds], timeout_s: float = 30.0) -> None:
+    """begin(), once reads that a step which failed had left behind are back; raises what begin() does by then."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            core.begin(ids)
+        except TierUnavailableError as exc:
+            if exc.errno != errno.EBUSY or time.monotonic() > until_s:
+                raise
+            time.sleep(_BUSY_POLL_S)
+        else:
+            return
 
 
 class CpuStepPath:
@@ -55,7 +73,7 @@ class CpuStepPath:
 
     def _begin(self, ids: Sequence[RowIds]) -> None:
         try:
-            self.core.begin(ids)
+            begin_when_free(self.core, ids)
         except BaseException:
             self._end()
             raise
@@ -85,7 +103,7 @@ class CpuStepPath:
         for first in range(0, len(ids), most):
             part = [_EMPTY] * len(self._ids)
             part[layer_index] = ids[first : first + most]
-            self.core.begin(part)
+            begin_when_free(self.core, part)
             self._gather(layer_index, out[first : first + most])
             self.core.end()
 

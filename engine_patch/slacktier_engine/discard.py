@@ -40,13 +40,16 @@ def process_hook(tier: EngineTier) -> Callable[..., Any]:
 
     def process(original: Callable[..., Any], scheduler: Any, batch: Any, result: Any, *args: Any, **named: Any) -> Any:
         error = getattr(result, _MARK, None)
+        if tier.captures_steps:
+            _finish_on_device(result)
+            error = tier.captured_error()
         if error is None:
             return original(scheduler, batch, result, *args, **named)
-        reason = _reason(error)
-        tier.counts.ended_requests += len(batch.reqs)
+        reason, live = _reason(error), [req for req in batch.reqs if not req.finished() and not req.is_retracted]
+        tier.counts.ended_requests += len(live)
         if batch.forward_mode.is_decode():
-            return _end_decode(scheduler.batch_result_processor, batch, result, reason)
-        for req in batch.reqs:
+            return _end_decode(scheduler.batch_result_processor, batch, live, reason)
+        for req in live:
             req.discard_output_reason = reason
         return original(scheduler, batch, result, *args, **named)
 
@@ -59,14 +62,19 @@ def _reason(error: SlackTierError) -> Any:
     return FINISH_ABORT(f"slacktier: {error}", HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableError")
 
 
-def _end_decode(processor: Any, batch: Any, result: Any, reason: Any) -> None:
-    """As the engine ends one request of a decode step whose token must not be committed, for all of them."""
+def _finish_on_device(result: Any) -> None:
+    """A captured step says what it failed with once the device is through with it, and not before."""
     if result.copy_done is not None:
         result.copy_done.synchronize()
+
+
+def _end_decode(processor: Any, batch: Any, live: list[Any], reason: Any) -> None:
+    """As the engine ends one request of a decode step whose token must not be committed, for all live ones.
+
+    live  those of the batch that did not end while this step was on its way, as happens with overlap scheduling
+    """
     processor.token_to_kv_pool_allocator.free_group_begin()
-    for req in batch.reqs:
-        if req.finished() or req.is_retracted:  # overlap: it ended while this step was on its way
-            continue
+    for req in live:
         req.to_finish = reason
         req.update_finish_state(0)
         processor._handle_sampling_mask_abort(req)

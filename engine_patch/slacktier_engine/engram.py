@@ -7,6 +7,8 @@ arithmetic (called, never restated) and its reduction. Neighbours: hooks.py puts
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from slacktier_engine.step_path import Dequantize, Phase, TableShape
 def tiered_embedding(stock: Any, tier: EngineTier) -> Any:
     """A subclass of the engine's EngramEmbedding that holds no row: nothing is loaded, allocated or pinned."""
 
+    tier.stock_engram = stock
+
     class TieredEngramEmbedding(stock):  # type: ignore[misc]
         def __init__(self, num_embeddings: int, dim: int, layer_id: int, *layout: Any, **named: Any) -> None:
             nn.Module.__init__(self)
@@ -28,8 +32,9 @@ def tiered_embedding(stock: Any, tier: EngineTier) -> Any:
             self.row_start = self.rows = 0
             self.host_table = self.peer = None
             self.staged_by_scheduler = self._sort_host_reads = False
-            self.weight = no_rows(dim, torch.float8_e4m3fn)
-            self.scale = no_rows(dim // _block(stock), torch.float8_e8m0fnu)
+            offer = partial(tier.offer, layer_id)
+            self.weight = no_rows(dim, torch.float8_e4m3fn, partial(offer, "weight"))
+            self.scale = no_rows(dim // _block(stock), torch.float8_e8m0fnu, partial(offer, "scale"))
 
         def finish_load(self, label: str) -> None:
             tier.weights_changed(self.layer_id)
@@ -47,15 +52,19 @@ def tiered_embedding(stock: Any, tier: EngineTier) -> Any:
     return TieredEngramEmbedding
 
 
-def no_rows(width: int, dtype: torch.dtype) -> nn.Parameter:
-    """A parameter that the loader finds by name and that declines its tensor, which then is never read."""
+def no_rows(width: int, dtype: torch.dtype, offer: Callable[[torch.Tensor], None] | None = None) -> nn.Parameter:
+    """A parameter that the loader finds by name and that declines its tensor, which then is not read.
+
+    offer  is told of the tensor: an update of a running server may not change it
+    """
     empty = nn.Parameter(torch.empty((0, width), dtype=dtype, device="cpu"), requires_grad=False)
-    empty.weight_loader = _decline
+
+    def decline(_: nn.Parameter, loaded_weight: torch.Tensor, *__: Any, **___: Any) -> None:
+        if offer is not None:
+            offer(loaded_weight)
+
+    empty.weight_loader = decline
     return empty
-
-
-def _decline(parameter: nn.Parameter, loaded_weight: torch.Tensor, *_: Any, **__: Any) -> None:
-    """The rows stay where they are."""
 
 
 def _block(stock: Any) -> int:

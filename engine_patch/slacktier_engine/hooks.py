@@ -24,6 +24,7 @@ from slacktier_engine.settings import Settings
 _ENGRAM: Final = "sglang.srt.layers.engram"
 _QWEN: Final = "sglang.srt.models.qwen4_exp"
 _RUNNER: Final = "sglang.srt.model_executor.model_runner.ModelRunner"
+_GRAPHS: Final = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
 _SCHEDULER: Final = "sglang.srt.managers.scheduler.Scheduler"
 _log = logging.getLogger("slacktier")
 
@@ -78,7 +79,9 @@ def _hooks(tier: EngineTier) -> list[Hook]:
         Hook(f"{_QWEN}.Qwen4ExpNGramEmbedding.compute_ngram_ids", ple.issue_around_hash(tier), "AROUND"),
         Hook(f"{_QWEN}.Qwen4ExpPLELayer.__init__", ple.name_layer, "AFTER"),
         Hook(f"{_QWEN}.Qwen4ExpPLELayer.start_prefetch", ple.start_early, "AFTER"),
+        Hook(f"{_QWEN}.Qwen4ExpForConditionalGeneration.load_weights", ple.watch_update(tier), "AROUND"),
         Hook(f"{_RUNNER}.load_model", _load_hook(tier, families), "AROUND"),
+        Hook(f"{_GRAPHS}.execute", lambda *_, **__: tier.arm(), "BEFORE"),
         Hook(f"{_SCHEDULER}.run_batch", run_hook(tier), "AROUND"),
         Hook(f"{_SCHEDULER}.process_batch_result", process_hook(tier), "AROUND"),
     ]

@@ -7,7 +7,7 @@ stock applies it: after the reduction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from slacktier.page import RowFormat, Superblock
+from slacktier_engine.checkpoint_rows import ple_shard
 from slacktier_engine.engram import no_rows
 from slacktier_engine.runtime import EngineTier
 from slacktier_engine.step_path import Dequantize, Phase, TableShape
@@ -91,6 +92,27 @@ def issue_around_hash(tier: EngineTier) -> Callable[..., torch.Tensor]:
         return ids
 
     return hash_and_issue
+
+
+def watch_update(tier: EngineTier) -> Callable[..., Any]:
+    """Around Qwen4Exp...load_weights: shards that come with an update of a running server are compared, not taken."""
+
+    def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        touched: set[int] = set()
+
+        def watched() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in weights:
+                if (shard := ple_shard(name)) is not None:
+                    touched.add(shard[0])
+                    tier.offer(*shard, tensor)
+                yield name, tensor
+
+        result = original(model, watched())
+        for layer_id in sorted(touched):
+            tier.weights_changed(layer_id)
+        return result
+
+    return load
 
 
 def dequantizer(sb: Superblock) -> Dequantize:

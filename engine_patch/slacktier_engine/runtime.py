@@ -23,10 +23,11 @@ from slacktier_engine import supported
 from slacktier_engine.checker import Checker
 from slacktier_engine.checkpoint_rows import CheckpointRows
 from slacktier_engine.counters import Counts
-from slacktier_engine.cpu_step import CpuStepPath
+from slacktier_engine.cpu_step import CpuStepPath, begin_when_free
 from slacktier_engine.lookups import LookupGroup, SeenRows
-from slacktier_engine.settings import Lossy, OnReadFailure, Settings, Table
+from slacktier_engine.settings import Lossy, OnReadFailure, Settings, Table, WeightUpdates
 from slacktier_engine.step_path import Dequantize, Phase, StepPath, TableShape, out_rows
+from slacktier_engine.weight_updates import Offers, compare_table
 from slacktier_native.core import LookupCore
 from slacktier_rowids.seen_set import SeenSet
 
@@ -58,8 +59,10 @@ class EngineTier:
         self.groups: list[LookupGroup] = []
         self.counts = Counts(tuple(table.layer for table in settings.tables))
         self.lossy = settings.lossy
+        self.stock_engram: Any = None  # the engine's EngramEmbedding, for its arithmetic
         self.changes = threading.Lock()  # held by whoever changes sources, sizes or the seen-set
         self._places: dict[int, tuple[LookupGroup, int]] = {}
+        self._offers: dict[int, Offers] = {}
         self._ends_requests = False
 
     @staticmethod
@@ -153,10 +156,7 @@ class EngineTier:
         named = self.settings.check.checkpoint
         if named == _NONE:
             return None
-        from sglang.srt.layers import engram
-
-        stock = engram.EngramEmbedding.__mro__[1]  # under ours
-        return CheckpointRows(_directory(named or runner.model_config.model_path), stock)
+        return CheckpointRows(_directory(named or runner.model_config.model_path), self.stock_engram)
 
     def _warm_up(self, group: LookupGroup) -> None:
         """Look up rows spread over each table, and compare them with the checkpoint's."""
@@ -180,7 +180,10 @@ class EngineTier:
     ) -> None:
         """Start a step's reads; layer_id names the group where there are several."""
         group = self.groups[0] if layer_id is None and self.groups else self.place(layer_id)[0]
-        group.issue(row_ids, live, phase)
+        try:
+            group.issue(row_ids, live, phase)
+        except SlackTierError as exc:
+            self._failed(group.layer_ids[0], group, exc)
 
     def join(self, layer_id: int, indices: torch.Tensor, out: torch.Tensor) -> None:
         """Rows of a layer into out [T * C, dim]; zeros and step_error where the read failed and requests can end."""
@@ -208,6 +211,27 @@ class EngineTier:
             raise error
         group.error = error
 
+    @property
+    def captures_steps(self) -> bool:
+        """Steps may be replayed from a graph, where no Python runs."""
+        return any(not isinstance(group.path, CpuStepPath) for group in self.groups)
+
+    def arm(self) -> None:
+        """Before a graph is replayed."""
+        for group in self.groups:
+            group.path.arm()
+
+    def captured_error(self) -> SlackTierError | None:
+        """What a captured step failed with; raises it where requests cannot end by themselves."""
+        for group in self.groups:
+            try:
+                group.path.check()
+            except SlackTierError as exc:
+                self._failed(group.layer_ids[0], group, exc)
+                group.error = None
+                return exc
+        return None
+
     def take_error(self) -> SlackTierError | None:
         """What the step just run failed with, once."""
         for group in self.groups:
@@ -218,13 +242,21 @@ class EngineTier:
 
     # -- changes at run time -------------------------------------------------------------------------------------
 
+    def offer(self, layer_id: int, part: str | int, tensor: torch.Tensor) -> None:
+        """A load hands a tensor of a table over. The first load's are not looked at: they are never read."""
+        if layer_id in self._places and self.settings.weight_updates is WeightUpdates.COMPARE:
+            self._offers.setdefault(layer_id, Offers()).add(part, tensor)
+
     def weights_changed(self, layer_id: int) -> None:
-        """New weights may come with new rows: nothing cached is kept."""
-        if layer_id in self._places:
-            group, index = self._places[layer_id]
-            with group.path.between_steps() as core:
-                core.drop_cache(index)
+        """A load is complete: nothing cached is kept; raises ContractError if it brought other rows."""
+        if layer_id not in self._places:
+            return
+        group, index = self._places[layer_id]
+        with group.path.between_steps() as core:
+            core.drop_cache(index)
             self.counts.cache_drops += 1
+            if (offers := self._offers.pop(layer_id, None)) is not None:
+                compare_table(core, index, offers, rank=group.checker.rank, tp=group.checker.tp)
 
     def set_lossy(self, lossy: Lossy | None) -> None:
         """Skip rows outside a seen-set in these layers, or none; raises ConfigError if the set is of another table."""
@@ -294,7 +326,7 @@ def _spread(table: TableShape, core: LookupCore) -> torch.Tensor:
 
 def look_up_uncached(core: LookupCore, tables: Sequence[TableShape]) -> None:
     """One step of random rows of each table; raises what it fails with."""
-    core.begin([np.random.default_rng().integers(0, table.row_count, 2 * table.columns) for table in tables])
+    begin_when_free(core, [np.random.default_rng().integers(0, table.row_count, 2 * table.columns) for table in tables])
     try:
         for index in range(len(tables)):
             core.wait(index)

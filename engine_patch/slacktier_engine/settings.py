@@ -105,6 +105,13 @@ class Check(_Part):
     on_mismatch: OnMismatch = OnMismatch.FAIL
 
 
+class WeightUpdates(StrEnum):
+    """What an update that carries a table does: COMPARE reads all of it and refuses other rows; TRUST believes it."""
+
+    COMPARE = "compare"
+    TRUST = "trust"
+
+
 class Lossy(_Part):
     """Rows outside the seen-set are zero in these layers, and are not read. Off unless a seen-set is named."""
 
@@ -154,6 +161,7 @@ class Settings(_Part):
     control_file: Path | None = None
     control_poll_s: Seconds = 1.0
     on_read_failure: OnReadFailure = OnReadFailure.END_REQUESTS
+    weight_updates: WeightUpdates = WeightUpdates.COMPARE
     lookups_max: Annotated[int, Field(ge=1)] = 8192 * 24 * 2
     sglang_versions: tuple[str, ...] = ()
 
