@@ -285,3 +285,13 @@ def decode_row(sb: Superblock, page: bytes, row_id: int) -> bytes:
     if crc != want:
         raise ContractError(f"row {row_id}: checksum {crc:#010x}, expected {want:#010x}")
     return row
+
+
+def same_rows(a: Superblock, b: Superblock) -> bool:
+    """Do two regions hold the same rows? Their epochs may differ. Partial regions of one digest count: for tests."""
+
+    def rows_of(sb: Superblock) -> tuple[object, ...]:
+        geometry = (sb.row_count, sb.payload_bytes, sb.scale_bytes, sb.row_format)
+        return (sb.table_uuid, sb.layer_id, sb.source_digest, *geometry)
+
+    return rows_of(a) == rows_of(b)

@@ -25,9 +25,10 @@ from slacktier.errors import (
     SlackTierError,
     TierUnavailableError,
 )
-from slacktier.page import Superblock
+from slacktier.page import Superblock, same_rows
 from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
 from slacktier_native.pages import FAULTS
+from slacktier_native.row_link import RowsSpec
 from slacktier_native.sources import AnySource, MemorySpec, PatternSource, SourcePool, SourceSpec, set_delay
 
 LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
@@ -39,6 +40,7 @@ __all__ = [
     "LookupCore",
     "MemorySpec",
     "PatternSource",
+    "RowsSpec",
     "SourceSpec",
     "set_delay",
     "sleep_until_ns",
@@ -159,14 +161,36 @@ class LookupCore:
     def _open_sources(self, layer_id: int, specs: Sequence[AnySource]) -> tuple[list[int], Superblock]:
         if not 1 <= len(specs) <= REPLICAS_MAX:
             raise ConfigError(f"layer {layer_id}: {len(specs)} sources, expected 1 to {REPLICAS_MAX}")
-        opened = [self._sources.get(spec) for spec in specs]
-        first = opened[0][1]
+        first = self._first_superblock(specs)
+        opened = [self._sources.get(spec, like=first) for spec in specs]
         for spec, (_, sb) in zip(specs, opened, strict=True):
             if sb.layer_id != layer_id and not isinstance(spec, MemorySpec):
                 raise ConfigError(f"{spec.label}: holds layer {sb.layer_id}, expected layer {layer_id}")
-            if not _same_rows(sb, first):
+            if not same_rows(sb, first):
                 raise ConfigError(f"{spec.label}: not a replica of {specs[0].label}: another table or other bytes")
         return [handle for handle, _ in opened], first
+
+    def _first_superblock(self, specs: Sequence[AnySource]) -> Superblock:
+        """Of the first source that can be opened: a row server that is away is no reason not to start."""
+        away: TierUnavailableError | None = None
+        for spec in specs:
+            try:
+                return self._sources.get(spec)[1]
+            except TierUnavailableError as exc:
+                if not isinstance(spec, RowsSpec) or exc.errno == 0:
+                    raise
+                away = away or exc
+        assert away is not None  # noqa: S101 - there is at least one source
+        raise away
+
+    def links(self) -> dict[str, str]:
+        """Why each remote source in use is down, by label; empty for one that is up."""
+        return {
+            spec.label: self._sources.down_reason(spec)
+            for specs in self._specs
+            for spec in specs
+            if isinstance(spec, RowsSpec)
+        }
 
     @property
     def handle(self) -> int:
@@ -248,6 +272,8 @@ class LookupCore:
             return ContractError(
                 f"{where}, row {report.row_id}: {FAULTS[report.fault]}; {tried}", hint="run `slacktier verify` on it"
             )
+        if isinstance(spec, RowsSpec):
+            where = f"layer {layer_id} row {report.row_id} from {spec.label}"
         found = os.strerror(-report.bytes) if report.bytes < 0 else f"{report.bytes} bytes, expected 4096"
         return TierUnavailableError(
             f"{where}: read failed: {found}; {tried}",
@@ -283,7 +309,7 @@ class LookupCore:
         """Read a layer from other replicas from the next step on; the cache is kept if the rows are the same."""
         handles, sb = self._open_sources(self.layer_ids[layer_index], specs)
         array = (ctypes.c_void_p * len(handles))(*handles)
-        keep = int(_same_rows(sb, self._superblocks[layer_index]))
+        keep = int(same_rows(sb, self._superblocks[layer_index]))
         self._count_delivered()
         rc = library().st_core_set_sources(self._require(), layer_index, array, len(handles), keep)
         if rc < 0:
@@ -336,13 +362,3 @@ class LookupCore:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _same_rows(a: Superblock, b: Superblock) -> bool:
-    """Do two regions hold the same rows? Partial regions of the same digest count, they are only for tests."""
-
-    def rows_of(sb: Superblock) -> tuple[object, ...]:
-        geometry = (sb.row_count, sb.payload_bytes, sb.scale_bytes, sb.row_format)
-        return (sb.table_uuid, sb.layer_id, sb.source_digest, *geometry)
-
-    return rows_of(a) == rows_of(b)

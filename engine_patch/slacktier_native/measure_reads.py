@@ -21,7 +21,7 @@ import numpy as np
 from slacktier.errors import ConfigError
 from slacktier.window_fit import ReadSample
 from slacktier_native.core import LayerSetup, LookupCore, RowIds
-from slacktier_native.rows import RowClient
+from slacktier_native.row_link import RowsSpec
 from slacktier_native.sources import SourceSpec
 
 PAGES: Final = (25, 100, 300, 700)
@@ -70,12 +70,13 @@ class Reader(Protocol):
 
 
 class CoreReader:
-    """Through the lookup core, as serving reads regions: the same table as two layers without a cache."""
+    """Through the lookup core, as serving reads: the same table as two layers without a cache."""
 
-    def __init__(self, spec: SourceSpec, layer_id: int, *, pages_max: int, backend: str = "auto") -> None:
+    def __init__(self, spec: SourceSpec | RowsSpec, layer_id: int, *, pages_max: int, backend: str = "auto") -> None:
         layers = [LayerSetup(layer_id, (spec,)), LayerSetup(layer_id, (spec,))]
         self._core = LookupCore(layers, lookups_max=max(1024, pages_max), backend=backend)
-        self.label, self.backend = spec.label, self._core.backend
+        self.label = spec.label
+        self.backend = "rows" if isinstance(spec, RowsSpec) else self._core.backend
         sb = self._core.superblock(0)
         self.page_count, self.rows_per_page = sb.page_count, sb.rows_per_page
 
@@ -87,26 +88,6 @@ class CoreReader:
 
     def close(self) -> None:
         self._core.close()
-
-
-class RowsReader:
-    """From a row server over TCP, one connection; the second group is asked for when the first is there."""
-
-    def __init__(self, client: RowClient) -> None:
-        self._client = client
-        self.label, self.backend = f"tcp:{client.target}", "rows"
-        self.page_count, self.rows_per_page = client.superblock.page_count, client.superblock.rows_per_page
-
-    def read(self, first: RowIds, behind: RowIds) -> tuple[float, float]:
-        start = time.perf_counter_ns()
-        self._client.fetch(first.astype(np.uint32))
-        middle = time.perf_counter_ns()
-        if behind.size:
-            self._client.fetch(behind.astype(np.uint32))
-        return (middle - start) / 1e3, (time.perf_counter_ns() - start) / 1e3 if behind.size else 0.0
-
-    def close(self) -> None:
-        self._client.close()
 
 
 def measure(

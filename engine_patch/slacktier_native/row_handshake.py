@@ -5,6 +5,8 @@
     client -> server   client nonce 32 | table uuid 16 | layer id u32 | HMAC 32
     server -> client   status u32; if 0: superblock 4096 | HMAC 32
 
+A table uuid of zeros asks for the only table that the server has for that layer.
+
 Each HMAC-SHA256 is keyed with the token and covers its sender's role, both nonces and what it sends, so that neither
 can be replayed or answered by someone without the token. The token itself never travels. Rows are not encrypted:
 they are model weights on a network that the operator chose; what is secret is who may ask.
@@ -17,6 +19,7 @@ import hmac
 import os
 import socket
 import struct
+import time
 import uuid
 from collections.abc import Callable
 from typing import Final
@@ -29,6 +32,7 @@ MAGIC: Final = b"SLKROWS1"
 NONCE_BYTES: Final = 32
 MAC_BYTES: Final = 32
 TOKEN_BYTES_MIN: Final = 16
+ANY_TABLE: Final = uuid.UUID(int=0)
 _ASK: Final = struct.Struct("<32s16sI32s")
 _STATUS: Final = struct.Struct("<I")
 REFUSALS: Final = {1: "wrong token", 2: "no such table or layer", 3: "too many connections"}
@@ -39,9 +43,11 @@ def _mac(token: bytes, role: bytes, *parts: bytes) -> bytes:
     return hmac.new(token, role + b"".join(parts), hashlib.sha256).digest()
 
 
-def _receive(sock: socket.socket, count: int) -> bytes:
+def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
+    """All of count bytes before a time.monotonic() instant: a peer that drips does not hold its place."""
     chunks = bytearray()
     while len(chunks) < count:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
         chunk = sock.recv(count - len(chunks))
         if not chunk:
             raise ContractError(f"row connection: closed after {len(chunks)} of {count} bytes of the handshake")
@@ -54,51 +60,55 @@ def refuse(sock: socket.socket, status: int) -> None:
     sock.sendall(MAGIC + os.urandom(NONCE_BYTES) + _STATUS.pack(status))
 
 
-def accept(sock: socket.socket, token: bytes, find: Lookup) -> tuple[uuid.UUID, int] | None:
-    """The server's side: the table and layer that an authenticated peer asked for, or None after a refusal."""
+def accept(sock: socket.socket, token: bytes, find: Lookup, *, timeout_s: float = 2.0) -> tuple[uuid.UUID, int] | None:
+    """The server's side: the table and layer that an authenticated peer gets, or None after a refusal."""
+    deadline = time.monotonic() + timeout_s
     server_nonce = os.urandom(NONCE_BYTES)
     sock.sendall(MAGIC + server_nonce)
-    client_nonce, raw_uuid, layer_id, mac = _ASK.unpack(_receive(sock, _ASK.size))
+    client_nonce, raw_uuid, layer_id, mac = _ASK.unpack(_receive(sock, _ASK.size, deadline))
     asked = raw_uuid + struct.pack("<I", layer_id)
     if not hmac.compare_digest(mac, _mac(token, b"client", server_nonce, client_nonce, asked)):
         sock.sendall(_STATUS.pack(1))
         return None
-    table = uuid.UUID(bytes=raw_uuid)
-    superblock = find(table, layer_id)
+    superblock = find(uuid.UUID(bytes=raw_uuid), layer_id)
     if superblock is None:
         sock.sendall(_STATUS.pack(2))
         return None
     page = encode_superblock(superblock)
     sock.sendall(_STATUS.pack(0) + page + _mac(token, b"server", server_nonce, client_nonce, page))
-    return table, layer_id
+    return superblock.table_uuid, layer_id
 
 
-def connect(sock: socket.socket, token: bytes, table: uuid.UUID, layer_id: int, target: str) -> Superblock:
+def connect(
+    sock: socket.socket, token: bytes, table: uuid.UUID | None, layer_id: int, target: str, *, timeout_s: float = 2.0
+) -> Superblock:
     """The client's side: the superblock of what is served, from a server that knows the token.
 
+    table   None: the only one that the server has for this layer
     raises  TierUnavailableError if the server refuses, ContractError if it is not what it should be
     """
-    hello = _receive(sock, len(MAGIC) + NONCE_BYTES)
+    deadline = time.monotonic() + timeout_s
+    hello = _receive(sock, len(MAGIC) + NONCE_BYTES, deadline)
     if not hello.startswith(MAGIC):
         raise ContractError(f"{target}: not a SlackTier row server: it says {hello[:8]!r}, expected {MAGIC!r}")
     server_nonce, client_nonce = hello[len(MAGIC) :], os.urandom(NONCE_BYTES)
-    asked = table.bytes + struct.pack("<I", layer_id)
+    asked = (table or ANY_TABLE).bytes + struct.pack("<I", layer_id)
     sock.sendall(client_nonce + asked + _mac(token, b"client", server_nonce, client_nonce, asked))
-    (status,) = _STATUS.unpack(_receive(sock, _STATUS.size))
+    (status,) = _STATUS.unpack(_receive(sock, _STATUS.size, deadline))
     if status:
         reason = REFUSALS.get(status, f"status {status}")
         raise TierUnavailableError(
-            f"{target}: row server refused layer {layer_id} of table {table}: {reason}",
+            f"{target}: row server refused layer {layer_id} of {table or 'its table'}: {reason}",
             tier=Tier.TCP.value, operation="connect", target=target,
         )  # fmt: skip
-    answer = _receive(sock, PAGE_BYTES + MAC_BYTES)
+    answer = _receive(sock, PAGE_BYTES + MAC_BYTES, deadline)
     page, mac = answer[:PAGE_BYTES], answer[PAGE_BYTES:]
     if not hmac.compare_digest(mac, _mac(token, b"server", server_nonce, client_nonce, page)):
         raise ContractError(f"{target}: the row server does not know the token")
     superblock = decode_superblock(page)
-    if (superblock.table_uuid, superblock.layer_id) != (table, layer_id):
+    if superblock.layer_id != layer_id or table not in (None, superblock.table_uuid):
         raise ContractError(
             f"{target}: serves layer {superblock.layer_id} of table {superblock.table_uuid}, "
-            f"expected layer {layer_id} of {table}"
+            f"expected layer {layer_id} of {table or 'any'}"
         )
     return superblock

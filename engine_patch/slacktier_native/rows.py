@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows over TCP: a server of regions that this process holds, and a client that asks for rows of one layer.
 
-Python makes and authenticates the connection (row_handshake.py); from then on each end is one C loop without the GIL
+Python makes and authenticates the connection (row_link.py); from then on each end is one C loop without the GIL
 (native/src/rows.c), so that a server's threads run side by side.
 """
 
@@ -15,47 +15,22 @@ import socket
 import threading
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from slacktier.errors import ConfigError, ContractError, SlackTierError, TierUnavailableError
+from slacktier.errors import ConfigError, ContractError, SlackTierError
 from slacktier.page import Superblock
 from slacktier.tiers import Tier
-from slacktier_native import row_handshake
+from slacktier_native import row_handshake, row_link
 from slacktier_native._lib import CRowsCounters, library
 from slacktier_native.pages import PageCodec
+from slacktier_native.row_link import TIMEOUT_S
 from slacktier_native.sources import SourcePool, SourceSpec
 
-TIMEOUT_S: Final = 2.0
 ROWS_MAX: Final = 8192
-
-
-def read_token(path: Path) -> bytes:
-    """The token in a file, without the white space around it; raises ConfigError if it is too short to be one."""
-    try:
-        token = path.read_bytes().strip()
-    except OSError as exc:
-        raise ConfigError(f"token file {path}: {exc.strerror}") from exc
-    if len(token) < row_handshake.TOKEN_BYTES_MIN:
-        raise ConfigError(
-            f"token file {path}: {len(token)} bytes, expected at least {row_handshake.TOKEN_BYTES_MIN}",
-            hint="openssl rand -hex 32 makes one",
-        )
-    return token
-
-
-def _tune(sock: socket.socket, timeout_s: float) -> None:
-    """No delay for small requests; a peer that stops answering is noticed within timeout_s, also when idle."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1e3))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(timeout_s)))
 
 
 class RowClient:
@@ -66,30 +41,13 @@ class RowClient:
     ) -> None:
         self.target = f"{host}:{port}"
         self._handle: int | None = None
-        try:
-            sock = socket.create_connection((host, port), timeout=timeout_s)
-        except OSError as exc:
-            raise self._failed("connect", exc.errno or 0, str(exc)) from exc
-        with sock:
-            try:
-                _tune(sock, timeout_s)
-                self.superblock = row_handshake.connect(sock, token, table, layer_id, self.target)
-            except OSError as exc:
-                raise self._failed("connect", exc.errno or 0, str(exc)) from exc
-            sock.settimeout(None)
-            handle, layout = ctypes.c_void_p(), PageCodec(self.superblock).layout
-            fd = os.dup(sock.fileno())
-            rc = library().st_rows_client_open(fd, ctypes.byref(layout), int(timeout_s * 1e3), ctypes.byref(handle))
+        fd, self.superblock = row_link.connect(host, port, token, table, layer_id, timeout_s)
+        handle, layout = ctypes.c_void_p(), PageCodec(self.superblock).layout
+        rc = library().st_rows_client_open(fd, ctypes.byref(layout), int(timeout_s * 1e3), ctypes.byref(handle))
         if rc < 0 or handle.value is None:
             os.close(fd)
-            raise self._failed("connect", -rc, os.strerror(-rc))
+            raise row_link.failed(self.target, "connect", -rc, os.strerror(-rc))
         self._handle = handle.value
-
-    def _failed(self, operation: str, code: int, why: str) -> TierUnavailableError:
-        return TierUnavailableError(
-            f"row server {self.target}: {operation} failed: {why}",
-            tier=Tier.TCP.value, operation=operation, target=self.target, errno=code,
-        )  # fmt: skip
 
     def fetch(self, row_ids: Sequence[int] | npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
         """Rows [N, row_bytes] uint8 in order of the ids, each checked; at most ROWS_MAX ids.
@@ -109,7 +67,7 @@ class RowClient:
         if rc == -errno.EBADMSG:
             raise ContractError(f"row server {self.target}: row {bad_row.value} is not what it says, or damaged")
         if rc < 0:
-            raise self._failed("read", -rc, os.strerror(-rc))
+            raise row_link.failed(self.target, "read", -rc, os.strerror(-rc))
         return records[:, : self.superblock.row_bytes]
 
     def close(self) -> None:
@@ -199,8 +157,8 @@ class RowServer:
 
     def _serve_peer(self, sock: socket.socket) -> None:
         sock.settimeout(self._timeout_s)
-        _tune(sock, self._timeout_s)
-        asked = row_handshake.accept(sock, self._token, self._find)
+        row_link.tune(sock, self._timeout_s)
+        asked = row_handshake.accept(sock, self._token, self._find, timeout_s=self._timeout_s)
         if asked is None:
             self._count_refused()
             return
@@ -213,6 +171,9 @@ class RowServer:
             self._refused += 1
 
     def _find(self, table: uuid.UUID, layer_id: int) -> Superblock | None:
+        if table == row_handshake.ANY_TABLE:
+            candidates = [sb for (_, layer), (_, sb) in self._tables.items() if layer == layer_id]
+            return candidates[0] if len(candidates) == 1 else None
         found = self._tables.get((table, layer_id))
         return found[1] if found else None
 

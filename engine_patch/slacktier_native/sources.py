@@ -22,6 +22,7 @@ from slacktier.tiers import Tier
 from slacktier_native._lib import library
 from slacktier_native.memory_table import MemoryTable
 from slacktier_native.pages import PageCodec
+from slacktier_native.row_link import RowLink, RowsSpec
 
 _SUPERBLOCKS_BYTES: Final = SUPERBLOCK_PAGES * PAGE_BYTES
 
@@ -45,7 +46,7 @@ class SourceSpec:
         if self.page_cache and (self.tier is not Tier.NVME or len(self.paths) != 1):
             raise ConfigError("a source through the page cache is an nvme source with one path")
         if self.tier not in (Tier.NVME, Tier.DRAM, Tier.EMULATED):
-            raise ConfigError(f"source tier {self.tier.value}: expected nvme, dram or emulated")
+            raise ConfigError(f"source tier {self.tier.value} with paths: expected nvme, dram or emulated")
         if (self.tier is Tier.EMULATED) != bool(self.device):
             raise ConfigError(f"source tier {self.tier.value} with device {self.device!r}: emulated ones need a name")
 
@@ -93,7 +94,7 @@ class MemorySpec:
         return f"emulated:{self.device}:memory" if self.device else "dram:memory"
 
 
-AnySource = SourceSpec | PatternSource | MemorySpec
+AnySource = SourceSpec | PatternSource | MemorySpec | RowsSpec
 
 
 class SourcePool:
@@ -106,17 +107,30 @@ class SourcePool:
         self._allow_partial = allow_partial
         self._open: dict[AnySource, tuple[int, Superblock]] = {}
         self._mapped: list[npt.NDArray[np.uint8]] = []  # outlive the sources that read from them
+        self._links: dict[AnySource, RowLink] = {}
 
-    def get(self, spec: AnySource) -> tuple[int, Superblock]:
-        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError."""
+    def get(self, spec: AnySource, *, like: Superblock | None = None) -> tuple[int, Superblock]:
+        """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError.
+
+        like  a replica's superblock, with which a server that cannot be reached yet is taken for a link that is down
+        """
         if spec not in self._open:
-            self._open[spec] = self._open_new(spec)
+            self._open[spec] = self._open_link(spec, like) if isinstance(spec, RowsSpec) else self._open_new(spec)
         handle, sb = self._open[spec]
         if spec.delay is not None:
             set_delay(spec.device, spec.delay)
         return handle, sb
 
-    def _open_new(self, spec: AnySource) -> tuple[int, Superblock]:
+    def _open_link(self, spec: RowsSpec, like: Superblock | None) -> tuple[int, Superblock]:
+        link = self._links[spec] = RowLink(spec, like=like)
+        return link.handle, link.superblock
+
+    def down_reason(self, spec: AnySource) -> str:
+        """Why an open remote source's link is down; empty while it is up, and for local sources."""
+        link = self._links.get(spec)
+        return link.keeper.down_reason if link else ""
+
+    def _open_new(self, spec: SourceSpec | PatternSource | MemorySpec) -> tuple[int, Superblock]:
         if isinstance(spec, PatternSource):
             return _open_pattern(spec)
         if spec.device:
@@ -159,10 +173,14 @@ class SourcePool:
 
     def close(self) -> None:
         # Emulated sources hold a reference to their memory, so the order does not matter.
-        for handle, _ in self._open.values():
-            library().st_source_close(handle)
+        for spec, (handle, _) in self._open.items():
+            if spec not in self._links:
+                library().st_source_close(handle)
+        for link in self._links.values():
+            link.close()
         self._open.clear()
         self._mapped.clear()
+        self._links.clear()
 
 
 def _open_table(spec: MemorySpec) -> tuple[int, Superblock]:

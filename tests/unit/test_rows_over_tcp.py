@@ -21,7 +21,8 @@ from slacktier.page import Superblock, encode_record
 from slacktier.tiers import Tier
 from slacktier_native import row_handshake
 from slacktier_native.pages import pattern_check, pattern_fill
-from slacktier_native.rows import RowClient, RowServer, read_token
+from slacktier_native.row_link import read_token
+from slacktier_native.rows import RowClient, RowServer
 from slacktier_native.sources import SourceSpec
 
 TOKEN = b"0123456789abcdef0123456789abcdef"

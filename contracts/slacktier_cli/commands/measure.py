@@ -106,8 +106,8 @@ def _opener(
     target: list[str], tier: str, emulate: str, token: Path | None, pages_max: int
 ) -> tuple[Tier, Callable[[], Reader]]:
     """The tier that is read, and what opens one rank's reader."""
-    from slacktier_native.measure_reads import CoreReader, RowsReader
-    from slacktier_native.rows import RowClient, read_token
+    from slacktier_native.measure_reads import CoreReader
+    from slacktier_native.row_link import RowsSpec
 
     if tier not in (Tier.NVME, Tier.DRAM):
         raise ConfigError(f"--tier {tier}: expected nvme or dram")
@@ -117,8 +117,8 @@ def _opener(
         if token is None or len(target) > 1:
             raise ConfigError(f"{target[0]}: expected one address and --token FILE")
         host, port, table, layer_id = _address(target[0])
-        secret = read_token(token)
-        return Tier.TCP, lambda: RowsReader(RowClient(host, port, secret, table, layer_id))
+        rows = RowsSpec(host, port, token, layer_id, table)
+        return Tier.TCP, lambda: CoreReader(rows, layer_id, pages_max=pages_max)
     if token is not None:
         raise ConfigError("--token is for tcp:// addresses")
     paths = [Path(text) for text in target]

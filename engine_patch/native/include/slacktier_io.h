@@ -109,7 +109,7 @@ typedef struct st_layer_result {
     uint64_t wait_ns;    /* how long st_step_wait blocked */
 } st_layer_result;
 
-/* 0; -ETIMEDOUT; -EIO or -EBADMSG when no replica delivered (st_core_fault says what). */
+/* 0; -ETIMEDOUT if the rows are not here in time; another -errno when no replica delivered (st_core_fault says what). */
 int st_step_wait(st_core *core, uint32_t layer, uint64_t timeout_ns, st_layer_result *result);
 
 /* Rows in the order of the ids, row_bytes each, stride apart; rows of other ranks and padding are zero. */

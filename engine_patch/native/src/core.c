@@ -557,6 +557,12 @@ void st_step_count_timeout(st_layer *layer) {
     layer->stats.timeouts++;
 }
 
+int st_layer_error(const st_layer *layer) {
+    if (__atomic_load_n(&layer->failed_reads, __ATOMIC_ACQUIRE) == 0)
+        return 0;
+    return layer->fault.error == -ETIMEDOUT ? -EIO : layer->fault.error;
+}
+
 int st_step_wait(st_core *core, uint32_t index, uint64_t timeout_ns, st_layer_result *result) {
     if (index >= core->layer_count || !core->in_step)
         return -EINVAL;
@@ -568,8 +574,8 @@ int st_step_wait(st_core *core, uint32_t index, uint64_t timeout_ns, st_layer_re
         rc = -ETIMEDOUT;
     if (rc == 0 && layer->release_ns)
         st_sleep_until(layer->release_ns);
-    if (rc == 0 && __atomic_load_n(&layer->failed_reads, __ATOMIC_ACQUIRE))
-        rc = layer->fault.error;
+    if (rc == 0)
+        rc = st_layer_error(layer);
     if (rc == -ETIMEDOUT)
         layer->stats.timeouts++;
     st_layer_result *mine = &layer->result;

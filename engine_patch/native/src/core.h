@@ -153,6 +153,9 @@ int st_step_submit_early(st_core *core, uint32_t index);
 /* Has the layer's last row arrived, been checked and been released by the device's model? Never blocks. */
 int st_step_arrived(const st_layer *layer, uint64_t now_ns);
 int st_step_in_flight(const st_core *core);
+/* 0, or what a layer whose reads are all over failed with. Never -ETIMEDOUT, which is the step's own deadline: a silent
+ * peer is -EIO here and by its name in the fault report. */
+int st_layer_error(const st_layer *layer);
 /* After st_step_end: the rows that this step claimed slots for did not get there. */
 void st_step_forget(st_core *core, uint32_t index);
 void st_step_count_timeout(st_layer *layer);

@@ -64,6 +64,10 @@ void st_link_close(struct st_link *link) {
     free(link);
 }
 
+void *st_link_context(const struct st_link *link) {
+    return link->context;
+}
+
 uint32_t st_link_rows_max(const struct st_link *link) {
     return link->remote.rows_max;
 }

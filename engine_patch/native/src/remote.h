@@ -7,6 +7,7 @@
 #include "st_remote.h"
 
 void st_link_close(struct st_link *link);
+void *st_link_context(const struct st_link *link);
 uint32_t st_link_rows_max(const struct st_link *link);
 uint64_t st_link_timeout_ns(const struct st_link *link);
 

@@ -132,34 +132,28 @@ static int reply_error(const st_rows_client *client, const st_rows_reply *reply,
     return 0;
 }
 
-/* Records as they come in; each is checked while the next ones are on their way. */
-static int receive_records(st_rows_client *client, const uint32_t *row_ids, uint32_t count, uint8_t *records,
-                           uint32_t *bad_row, uint64_t deadline_ms) {
+/* Records as they come in, each handed over while the next ones are on their way. */
+static int receive_records(st_rows_client *client, uint32_t count, uint8_t *records, st_remote_arrived arrived,
+                           void *sink, uint64_t deadline_ms) {
     size_t record_bytes = client->layout.record_bytes, total = count * record_bytes, have = 0;
-    uint32_t checked = 0;
-    int rc = 0;
+    uint32_t passed = 0;
     while (have < total) {
         int64_t got = receive(client->fd, records + have, 1, total - have, deadline_ms);
         if (got < 0)
             return (int)got;
-        have += (size_t)got;
-        for (; (checked + 1) * record_bytes <= have; checked++) {
-            if (rc == 0 && st_record_check(&client->layout, records + checked * record_bytes, row_ids[checked])) {
-                *bad_row = row_ids[checked];
-                rc = -EBADMSG; /* the rest is read all the same, to stay in step */
-            }
-        }
+        for (have += (size_t)got; (passed + 1) * record_bytes <= have; passed++)
+            arrived(sink, passed, records + passed * record_bytes);
     }
-    return rc;
+    return 0;
 }
 
-int st_rows_fetch(st_rows_client *client, const uint32_t *row_ids, uint32_t count, uint8_t *records,
-                  uint32_t *bad_row) {
+int st_rows_fetch_each(st_rows_client *client, const uint32_t *row_ids, uint32_t count, uint8_t *records,
+                       st_remote_arrived arrived, void *sink, uint64_t deadline_ns) {
     if (client->broken)
         return -ENOTCONN;
     if (count == 0 || count > ST_ROWS_MAX)
         return -EINVAL;
-    uint64_t deadline_ms = now_ms() + client->timeout_ms;
+    uint64_t deadline_ms = deadline_ns / 1000000u;
     st_rows_reply reply;
     int rc = send_request(client, row_ids, count, deadline_ms);
     if (rc == 0) {
@@ -167,10 +161,42 @@ int st_rows_fetch(st_rows_client *client, const uint32_t *row_ids, uint32_t coun
         rc = got < 0 ? (int)got : reply_error(client, &reply, count);
     }
     if (rc == 0)
-        rc = receive_records(client, row_ids, count, records, bad_row, deadline_ms);
-    if (rc < 0 && rc != -EBADMSG)
-        client->broken = 1;
+        rc = receive_records(client, count, records, arrived, sink, deadline_ms);
+    client->broken = rc < 0;
     return rc;
+}
+
+typedef struct check {
+    const st_layout *layout;
+    const uint32_t *row_ids;
+    uint32_t *bad_row;
+    int rc;
+} check;
+
+static void check_record(void *sink, uint32_t index, const uint8_t *record) {
+    check *self = sink;
+    if (self->rc == 0 && st_record_check(self->layout, record, self->row_ids[index])) {
+        *self->bad_row = self->row_ids[index];
+        self->rc = -EBADMSG; /* the rest is read all the same, to stay in step */
+    }
+}
+
+int st_rows_fetch(st_rows_client *client, const uint32_t *row_ids, uint32_t count, uint8_t *records,
+                  uint32_t *bad_row) {
+    check self = {.layout = &client->layout, .row_ids = row_ids, .bad_row = bad_row};
+    uint64_t deadline_ns = (now_ms() + client->timeout_ms) * 1000000u;
+    int rc = st_rows_fetch_each(client, row_ids, count, records, check_record, &self, deadline_ns);
+    return rc < 0 ? rc : self.rc;
+}
+
+int st_rows_probe(const st_rows_client *client) {
+    uint8_t byte;
+    if (client->broken)
+        return -ENOTCONN;
+    ssize_t got = recv(client->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got >= 0)
+        return got == 0 ? -ECONNRESET : -EPROTO; /* nothing was asked for */
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -errno;
 }
 
 /* ---- server ---- */

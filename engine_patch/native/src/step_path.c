@@ -77,8 +77,7 @@ static int raise_arrived(st_step_path *path, uint32_t limit) {
             all = 0;
             continue;
         }
-        int32_t failed = __atomic_load_n(&layer->failed_reads, __ATOMIC_ACQUIRE) ? layer->fault.error : 0;
-        raise_layer(path, k, layer->want_count, failed);
+        raise_layer(path, k, layer->want_count, st_layer_error(layer));
     }
     return all;
 }
