@@ -195,8 +195,8 @@ class ReplicaAccess(Part):
     """How a bound instance reads one replica. Which fields are set follows from the tier.
 
     nvme, dram, emulated  paths of the stripes; emulated also device and delay
-    tcp, rdma             host, port and token (hex): the row server's; rdma: the server tells address and remote key
-                          only after that token has been proved
+    tcp, rdma             host, port and token (as text): the row server's; rdma: the server tells address and remote
+                          key only after that token has been proved
     table_uuid, digest, epoch  what the region must be; another one is refused
     """
 
@@ -211,7 +211,7 @@ class ReplicaAccess(Part):
     delay: AccessDelay | None = None
     host: Host | None = None
     port: Port = 0
-    token: Hex = ""
+    token: Hex = Field(default="", repr=False)
 
 
 class LayerAccess(Part):

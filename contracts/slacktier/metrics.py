@@ -117,3 +117,21 @@ TPOT_SECONDS: Final = Metric(
     "slacktier_time_per_output_token_seconds", _H, "Per request: (last token - first token) / (tokens - 1).",
     _ENGINE, STEP_BUCKETS,
 )  # fmt: skip
+
+# tierd's head
+RESOURCES: Final = Metric("slacktier_resources", _G, "Resources of the API.", ("kind",))
+REPLICAS: Final = Metric("slacktier_replicas", _G, "Replicas by tier and state.", ("tier", "state"))
+REPLICA_RESTARTS: Final = Metric(
+    "slacktier_replica_restarts_total", _C, "Stagings and memory nodes that had to begin again.", ("replica",)
+)
+STAGED_BYTES: Final = Metric("slacktier_staged_bytes", _G, "Bytes of all replicas that are durable or in memory.")
+MEMBER_FREE_BYTES: Final = Metric("slacktier_member_free_bytes", _G, "Room for tables.", ("pool", "member"))
+MEMBER_READY: Final = Metric("slacktier_member_ready", _G, "1 if the place can be used.", ("pool", "member"))
+BINDINGS_IN_FORCE: Final = Metric(
+    "slacktier_bindings_in_force", _G, "Bindings whose instance reports that it reads by the newest access."
+)
+RECONCILE_SECONDS: Final = Metric("slacktier_reconcile_seconds", _G, "Duration of the last reconcile.")
+RECONCILES: Final = Metric("slacktier_reconciles_total", _C, "Reconciles since the start.")
+RAY_RESTARTS: Final = Metric("slacktier_ray_restarts_total", _C, "How often Ray's driver had to be started again.")
+WATCHES: Final = Metric("slacktier_watches", _G, "Open watches and waiting lists.")
+API_REFUSALS: Final = Metric("slacktier_api_refusals_total", _C, "Calls refused before they did anything.", ("code",))

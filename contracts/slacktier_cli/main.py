@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("slacktier_cli.commands.verify", "Check every bit of a region."),
     "serve": ("slacktier_cli.commands.serve", "Serve an OpenAI-compatible endpoint (emulated engine)."),
     "probe": ("slacktier_cli.commands.probe", "Say whether the engine here serves from its tier."),
+    "tierd": ("slacktier_cli.commands.tierd", "Run the tier service: stage, serve, share and heal tables."),
     "plan": ("slacktier_cli.commands.plan", "Place tables by the window rule."),
     "characterize": ("slacktier_cli.commands.characterize", "Measure miss curves from a trace."),
     "measure": ("slacktier_cli.commands.measure", "Fit a read model to a device under load."),

@@ -57,6 +57,15 @@ class MemoryTable:
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
             list(pool.map(encode, range(0, sb.page_count, _PAGES_PER_TASK)))
 
+    @classmethod
+    def of_pages(cls, sb: Superblock, pages: Bytes) -> MemoryTable:
+        """A table whose pages are encoded already and have been checked; [page_count * 4096] uint8."""
+        if pages.nbytes != sb.page_count * PAGE_BYTES:
+            raise ConfigError(f"{pages.nbytes} bytes of pages, expected {sb.page_count} pages")
+        table = cls.__new__(cls)
+        table.superblock, table._pages = sb, pages
+        return table
+
     @property
     def address(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._pages.ctypes.data)

@@ -28,7 +28,7 @@ from slacktier_native import row_handshake, row_link
 from slacktier_native._lib import CRowsCounters, library
 from slacktier_native.pages import PageCodec
 from slacktier_native.row_link import TIMEOUT_S
-from slacktier_native.sources import SourcePool, SourceSpec
+from slacktier_native.sources import MemorySpec, SourcePool, SourceSpec
 
 ROWS_MAX: Final = 8192
 
@@ -91,7 +91,7 @@ class RowServer:
 
     def __init__(
         self,
-        sources: Sequence[SourceSpec],
+        sources: Sequence[SourceSpec | MemorySpec],
         token: bytes,
         *,
         host: str = "127.0.0.1",

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where work runs: what the head asks of nodes, and Ray, which places and restarts what answers."""
