@@ -88,19 +88,22 @@ class EngineTier:
 
     def attach(self, runner: Any, families: list[Family]) -> None:
         """After the model is loaded: open the sources, look up some rows as a step would, and be ready."""
-        checkpoint = self._checkpoint(runner)
+        checkpoint, device = self._checkpoint(runner), torch.device(runner.device)
         for family in families:
-            for tables in family.groups(runner.model):
-                self.groups.append(self._group(tables, family, checkpoint, torch.device(runner.device)))
+            self.adopt([self._group(tables, family, checkpoint, device) for tables in family.groups(runner.model)])
         self._check_layers()
-        for group in self.groups:
-            self._places.update({layer_id: (group, index) for index, layer_id in enumerate(group.layer_ids)})
         if self.lossy is not None:
             self.set_lossy(self.lossy)
         for group in self.groups:
             self._warm_up(group)
         self.state, self.reason = State.READY, "rows were looked up through the tier"
         _log.info("slacktier: rank %d of %d is ready: layers %s", self.rank, self.tp, sorted(self._places))
+
+    def adopt(self, groups: list[LookupGroup]) -> None:
+        """Serve these layers from now on."""
+        self.groups += groups
+        for group in groups:
+            self._places.update({layer_id: (group, index) for index, layer_id in enumerate(group.layer_ids)})
 
     def _check_layers(self) -> None:
         found = {layer_id for group in self.groups for layer_id in group.layer_ids}

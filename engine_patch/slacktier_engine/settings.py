@@ -19,6 +19,7 @@ from slacktier.errors import ConfigError
 from slacktier.input_errors import config_error
 from slacktier.tiers import Tier
 from slacktier_native.core import LayerSetup, SourceSpec
+from slacktier_native.row_link import TIMEOUT_S, RowsSpec, parse_address
 from slacktier_native.sources import AnySource
 
 _FILE_BYTES_MAX: Final = 1 << 20
@@ -48,29 +49,41 @@ class OnReadFailure(StrEnum):
 class Source(_Part):
     """One replica of a layer's table.
 
-    paths   nvme, dram, emulated: the region's files or devices, one per stripe
-    device  emulated: name of the queue that processes share; delay: a delay model by name
+    paths       nvme, dram, emulated: the region's files or devices, one per stripe
+    device      emulated: name of the queue that processes share; delay: a delay model by name
+    address     tcp: HOST:PORT of a row server; token_file: what proves to it who asks
+    silent_s    tcp: a server that says nothing for so long counts as dead
     """
 
     tier: Tier
     paths: tuple[Path, ...] = ()
     device: str = ""
     delay: str = ""
+    address: str = ""
+    token_file: Path | None = None
+    silent_s: Annotated[float, Field(ge=0.001, le=60, allow_inf_nan=False)] = TIMEOUT_S
 
     @model_validator(mode="after")
     def _is_whole(self) -> Source:
-        if not self.paths:
-            raise ValueError(f"a source of tier {self.tier.value} needs paths")
+        if self.tier is Tier.TCP:
+            if not self.address or self.token_file is None or self.paths or self.device or self.delay:
+                raise ValueError("a source of tier tcp needs address and token_file, and nothing of the other tiers")
+        elif not self.paths or self.address or self.token_file:
+            raise ValueError(f"a source of tier {self.tier.value} needs paths, and nothing of the other tiers")
         if self.delay and self.delay not in SHIPPED:
             raise ValueError(f"delay model {self.delay!r}: expected one of {', '.join(SHIPPED)}")
-        self.spec()
-        return self
-
-    def spec(self) -> AnySource:
         try:
-            return SourceSpec(self.tier, self.paths, self.device, SHIPPED.get(self.delay))
+            self.spec(0)
         except ConfigError as exc:
             raise ValueError(str(exc)) from exc
+        return self
+
+    def spec(self, layer_id: int) -> AnySource:
+        """As the lookup core takes it; raises ConfigError for what no core can open."""
+        if self.token_file is not None:
+            host, port = parse_address(self.address)
+            return RowsSpec(host, port, self.token_file, layer_id, timeout_s=self.silent_s)
+        return SourceSpec(self.tier, self.paths, self.device, SHIPPED.get(self.delay))
 
 
 class Table(_Part):
@@ -81,7 +94,7 @@ class Table(_Part):
     cache_rows: Annotated[int, Field(ge=0)] = 0
 
     def setup(self) -> LayerSetup:
-        return LayerSetup(self.layer, tuple(source.spec() for source in self.sources), self.cache_rows)
+        return LayerSetup(self.layer, tuple(source.spec(self.layer) for source in self.sources), self.cache_rows)
 
 
 class Reads(_Part):

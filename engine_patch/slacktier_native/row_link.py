@@ -59,6 +59,27 @@ class RowsSpec:
         return f"tcp:{self.address}"
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT or [IPV6]:PORT; raises ConfigError for anything else."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""  # an IPv6 address without brackets does not say where it ends
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
+        raise ConfigError(f"address {text!r}: expected HOST:PORT or [IPV6]:PORT")
+    return host, int(port)
+
+
+def read_superblock(spec: RowsSpec) -> Superblock:
+    """What a row server says that it serves; raises as connect() does."""
+    fd, superblock = connect(
+        spec.host, spec.port, read_token(spec.token_file), spec.table, spec.layer_id, spec.timeout_s
+    )
+    os.close(fd)
+    return superblock
+
+
 def read_token(path: Path) -> bytes:
     """The token in a file, without the white space around it; raises ConfigError if it is too short to be one."""
     try:

@@ -24,11 +24,13 @@ def test_a_file_names_replicas_in_order(tmp_path: Path) -> None:
         "  sources:\n"
         "  - {tier: nvme, paths: [/dev/nvme0n1, /dev/nvme1n1]}\n"
         "  - {tier: emulated, paths: [/tables/l14.region], device: disk, delay: paper-rdma}\n"
+        "  - {tier: tcp, address: 'memory-0:9200', token_file: /run/token}\n"
         "check: {rate: 0.25, on_mismatch: count}\n"
     )
     settings = load_settings(str(path))
     setup = settings.tables[0].setup()
-    assert [source.tier for source in setup.sources] == [Tier.NVME, Tier.EMULATED]
+    assert [source.tier for source in setup.sources] == [Tier.NVME, Tier.EMULATED, Tier.TCP]
+    assert setup.sources[2].label == "tcp:memory-0:9200"
     assert setup.sources[0].label == "nvme:/dev/nvme0n1,/dev/nvme1n1"
     assert (settings.check.rate, settings.check.on_mismatch) == (0.25, OnMismatch.COUNT)
 
@@ -47,6 +49,11 @@ def test_the_variable_may_hold_the_object_itself() -> None:
         ({"tables": [{**TABLE, "sources": [{"tier": "nvme"}]}]}, "a source of tier nvme needs paths"),
         ({"tables": [{**TABLE, "sources": [{"tier": "emulated", "paths": ["x"]}]}]}, "emulated ones need a name"),
         ({"tables": [{**TABLE, "sources": [{"tier": "tape", "paths": ["x"]}]}]}, "unknown value 'tape'"),
+        ({"tables": [{**TABLE, "sources": [{"tier": "tcp", "address": "m:1"}]}]}, "tcp needs address and token_file"),
+        (
+            {"tables": [{**TABLE, "sources": [{"tier": "tcp", "address": "m", "token_file": "t"}]}]},
+            "address 'm': expected HOST:PORT",
+        ),
         ({"check": {"rate": 1.5}}, "check.rate: 1.5"),
         ({"reads": {"timeout_s": 0}}, "reads.timeout_s: 0"),
         ({"listen": {"port": 0}}, "listen.port: 0"),

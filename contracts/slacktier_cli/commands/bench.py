@@ -10,6 +10,7 @@ import typer
 
 from slacktier.errors import ConfigError
 from slacktier_cli.bench_decode import decode
+from slacktier_cli.bench_hooks import hooks
 from slacktier_cli.bench_split import split
 from slacktier_cli.progress import byte_progress
 from slacktier_cli.results import print_results, working
@@ -18,6 +19,7 @@ from slacktier_cli.sizes import parse_size
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure parts of SlackTier.")
 
 app.command("decode")(decode)
+app.command("hooks")(hooks)
 app.command("split")(split)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
