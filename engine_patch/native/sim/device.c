@@ -119,8 +119,7 @@ static void torn_page(const sim_device *device, uint64_t page_id, uint64_t drawn
         memcpy(out + cut, right + cut, ST_PAGE_BYTES - cut);
 }
 
-/* Do to the buffer what the device does, and say what it reports. */
-static int64_t perform(const sim_device *device, sim_fault fault, uint64_t page_id, uint64_t drawn, uint8_t *buffer) {
+int64_t sim_perform(const sim_device *device, sim_fault fault, uint64_t page_id, uint64_t drawn, uint8_t *buffer) {
     static const int errors[] = {EIO, ENODATA, EAGAIN, ENXIO, EINTR, ENODEV, EREMOTEIO};
     const uint8_t *right = pages[device->layer][device->replica] + page_id * ST_PAGE_BYTES;
     size_t byte_count;
@@ -162,8 +161,8 @@ void sim_devices_init(void) {
             memcpy(copy, pages[layer][replica], byte_count);
             for (uint64_t page_id = 0; page_id < device->layout.page_count; page_id++)
                 if (sim_chance(ROTTEN_ONE_IN))
-                    perform(device, SIM_TORN + (sim_fault)sim_below(SIM_ZEROS - SIM_TORN + 1), page_id, sim_random(),
-                            copy + page_id * ST_PAGE_BYTES);
+                    sim_perform(device, SIM_TORN + (sim_fault)sim_below(SIM_ZEROS - SIM_TORN + 1), page_id,
+                                sim_random(), copy + page_id * ST_PAGE_BYTES);
         }
 }
 
@@ -182,7 +181,7 @@ static void read_due(void *context) {
         page_id >= device->layout.page_count)
         sim_fail("a read at %lu of layer %u, stripe %u: no page is there", read->offset, device->layer, read->stripe);
     if (read->result == 0)
-        read->result = perform(device, read->fault, page_id, read->drawn, read->buffer);
+        read->result = sim_perform(device, read->fault, page_id, read->drawn, read->buffer);
     sim_note(page_id << 8 ^ (uint64_t)read->result << 32 ^ sim_now());
     read->done(read);
 }
@@ -205,7 +204,7 @@ static uint64_t latency_ns(const sim_device *device, sim_read *read) {
     return (20 + sim_below(180)) * us_ns;
 }
 
-static sim_fault draw_fault(const sim_device *device) {
+sim_fault sim_draw_fault(const sim_device *device) {
     if (device->always)
         return device->always;
     uint64_t drawn = sim_below(1000);
@@ -223,7 +222,7 @@ void sim_read_start(sim_read *read, int fd) {
     read->device = index / ST_STRIPES_MAX;
     read->stripe = index % ST_STRIPES_MAX;
     const sim_device *device = &devices[read->device / SIM_REPLICAS][read->device % SIM_REPLICAS];
-    read->fault = draw_fault(device);
+    read->fault = sim_draw_fault(device);
     read->drawn = sim_random();
     read->result = 0;
     uint64_t due_ns = sim_now() + latency_ns(device, read);

@@ -20,6 +20,7 @@ int __wrap_clock_nanosleep(clockid_t clock, int flags, const struct timespec *at
 long __wrap_syscall(long number, ...);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*entry)(void *), void *argument);
 int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 void __real_st_readers_notify(struct st_core *core, uint32_t count);
 void __wrap_st_readers_notify(struct st_core *core, uint32_t count);
 
@@ -185,6 +186,8 @@ static int turn(uint64_t limit_ns) {
 }
 
 int sim_block(int (*ready)(void *), void *context, uint64_t until_ns) {
+    if (ready(context))
+        return 1;
     if (running) {
         running->ready = ready;
         running->ready_context = context;
@@ -193,7 +196,7 @@ int sim_block(int (*ready)(void *), void *context, uint64_t until_ns) {
         yield();
         return running->woken_in_time;
     }
-    while (!ready(context)) {
+    do {
         if (now_ns >= until_ns)
             return 0;
         if (turn(until_ns))
@@ -201,7 +204,7 @@ int sim_block(int (*ready)(void *), void *context, uint64_t until_ns) {
         if (until_ns == SIM_NEVER)
             sim_fail("hang: the stepping thread waits, nothing runs and nothing is due");
         now_ns = until_ns;
-    }
+    } while (!ready(context));
     return 1;
 }
 
@@ -319,6 +322,15 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     return 0;
 }
 
+static int mutex_taken(void *context) {
+    return pthread_mutex_trylock(context) == 0;
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+    sim_block(mutex_taken, mutex, SIM_NEVER);
+    return 0;
+}
+
 static int thread_ended(void *context) {
     return ((coroutine *)context)->state == ENDED;
 }
@@ -333,6 +345,6 @@ int __wrap_pthread_join(pthread_t thread, void **result) {
 /* A pass hands reads over: sometimes the readers get on with them before it goes on, as on a machine with many cores. */
 void __wrap_st_readers_notify(struct st_core *core, uint32_t count) {
     __real_st_readers_notify(core, count);
-    if (sim_chance(2))
+    if (!running && sim_chance(2))
         sim_interleave((uint32_t)sim_below(12));
 }

@@ -67,9 +67,11 @@ static void print_totals(void) {
            seed, sim_total.eras, sim_total.steps, sim_total.lookups, sim_total.rows_compared, sim_total.slots_compared,
            sim_total.wrong_rows);
     printf("\"failed_steps\": %lu, \"timed_out_steps\": %lu, \"refused_steps\": %lu, \"retries\": %lu, "
-           "\"bad_records\": %lu, \"evictions\": %lu, \"spills\": %lu, \"resizes\": %lu, \"switches\": %lu, ",
+           "\"bad_records\": %lu, \"evictions\": %lu, \"spills\": %lu, \"resizes\": %lu, \"switches\": %lu, "
+           "\"links_mended\": %lu, ",
            sim_total.failed_steps, sim_total.timed_out_steps, sim_total.refused_steps, sim_total.retries,
-           sim_total.bad_records, sim_total.evictions, sim_total.spills, sim_total.resizes, sim_total.switches);
+           sim_total.bad_records, sim_total.evictions, sim_total.spills, sim_total.resizes, sim_total.switches,
+           sim_total.links_mended);
     printf("\"reads\": {");
     for (int kind = 0; kind < SIM_FAULT_KINDS; kind++)
         printf("%s\"%s\": %lu", kind ? ", " : "", sim_fault_names[kind], sim_fault_counts[kind]);

@@ -4,6 +4,7 @@
  *   kernel.c    threads as coroutines, futexes, a clock that moves only when nothing can run
  *   ring.c      io_uring: the kernel's side of the rings that liburing's inline functions fill and read
  *   device.c    open, close and pread of virtual devices, and every way in which a read can go wrong
+ *   remote.c    replicas behind a link that breaks and comes back
  *   breaks.c    rules of the product switched off on purpose, to prove that the simulator notices
  *   workload.c  eras of a core with drawn settings: steps, timeouts, resizes, new sources; every row compared
  *
@@ -96,7 +97,13 @@ uint64_t sim_row_seed(uint32_t layer);
 void sim_read_start(sim_read *read, int fd);
 int sim_open_device(uint32_t layer, uint32_t replica, uint32_t stripe_count, st_source **out);
 int64_t sim_read_callback(void *device, uint64_t page_id, uint8_t *page);
+sim_fault sim_draw_fault(const sim_device *device);
+/* Do to the buffer what the device does, and say what it reports. */
+int64_t sim_perform(const sim_device *device, sim_fault fault, uint64_t page_id, uint64_t drawn, uint8_t *buffer);
 extern uint64_t sim_fault_counts[SIM_FAULT_KINDS];
+
+/* ---- remote.c ---- */
+int sim_open_remote(uint32_t layer, uint32_t replica, uint64_t timeout_ns, st_source **out);
 
 /* ---- breaks.c ---- */
 int sim_break(const char *name); /* 0, or -1: no rule of that name */
@@ -105,7 +112,7 @@ extern const char *const sim_break_names;
 /* ---- workload.c ---- */
 typedef struct sim_totals {
     uint64_t lookups, rows_compared, wrong_rows, slots_compared, steps, failed_steps, timed_out_steps, refused_steps;
-    uint64_t eras, retries, bad_records, evictions, spills, resizes, switches;
+    uint64_t eras, retries, bad_records, evictions, spills, resizes, switches, links_mended;
 } sim_totals;
 extern sim_totals sim_total;
 

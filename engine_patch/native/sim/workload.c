@@ -8,8 +8,9 @@
 
 #include "core.h"
 #include "sim.h"
+#include "st_remote.h"
 
-enum { LOOKUPS_MAX = 20000, STEPS_PER_ERA = 60 };
+enum { LOOKUPS_MAX = 20000, STEPS_PER_ERA = 60, REMOTE_TIMEOUT_MS = 30 };
 static const uint64_t ms_ns = 1000000;
 
 sim_totals sim_total;
@@ -23,7 +24,6 @@ typedef struct era {
     uint64_t number, step;
     uint32_t layer_count, rank, tp;
     uint32_t source_count[SIM_LAYERS];
-    int rotten_possible[SIM_LAYERS]; /* a memory copy with bad pages is among the sources */
     int has_sound[SIM_LAYERS];
     st_source *sources[SIM_LAYERS][SIM_REPLICAS];
 } era;
@@ -52,18 +52,19 @@ static void draw_devices(const era *now, uint32_t layer) {
     }
 }
 
-/* A replica as files on striped devices, as a callback, or as memory, which may have rotted. */
+/* A replica as files on striped devices, behind a link, as a callback, or as memory, which may have rotted. */
 static st_source *open_source(era *now, uint32_t layer, uint32_t replica) {
     sim_device *device = sim_device_of(layer, replica);
     st_source *source = NULL;
     int rc, is_sound = sim_device_sound(device);
-    uint64_t kind = sim_below(6);
+    uint64_t kind = sim_below(8);
     if (kind == 0) {
         rc = st_source_open_callback(sim_read_callback, device, &device->layout, &source);
     } else if (kind == 1) {
         rc = st_source_open_borrowed(is_sound ? sim_pages(layer, replica) : sim_rotten_pages(layer, replica),
                                      &device->layout, &source);
-        now->rotten_possible[layer] |= !is_sound;
+    } else if (kind <= 3) {
+        rc = sim_open_remote(layer, replica, REMOTE_TIMEOUT_MS * ms_ns, &source);
     } else {
         rc = sim_open_device(layer, replica, 1 + (uint32_t)sim_below(5), &source);
     }
@@ -76,7 +77,7 @@ static st_source *open_source(era *now, uint32_t layer, uint32_t replica) {
 static void draw_sources(era *now, uint32_t layer) {
     now->source_count[layer] = now->weather == CALM ? 1 : 1 + (uint32_t)sim_below(SIM_REPLICAS);
     draw_devices(now, layer);
-    now->has_sound[layer] = now->rotten_possible[layer] = 0;
+    now->has_sound[layer] = 0;
     for (uint32_t replica = 0; replica < now->source_count[layer]; replica++)
         now->sources[layer][replica] = open_source(now, layer, replica);
 }
@@ -188,7 +189,9 @@ static void check_failure(const era *now, uint32_t layer, int rc) {
     if (rc != -ETIMEDOUT && now->has_sound[layer] && !died)
         sim_fail("%s: layer %u failed with %d although a replica is sound", where(now), layer, rc);
     st_fault_report report;
-    if (rc != -ETIMEDOUT && (st_core_fault(now->core, layer, &report) < 0 || report.error != rc))
+    /* -ETIMEDOUT is the step's own deadline: a peer's silence is -EIO, and by its name in the report. */
+    if (rc != -ETIMEDOUT &&
+        (st_core_fault(now->core, layer, &report) < 0 || (report.error == -ETIMEDOUT ? -EIO : report.error) != rc))
         sim_fail("%s: layer %u failed with %d, the report says %d", where(now), layer, rc, report.error);
     if (st_step_gather(now->core, layer, rows, SIM_ROW_BYTES) != -EAGAIN)
         sim_fail("%s: layer %u gave rows out after a wait that failed with %d", where(now), layer, rc);
@@ -281,6 +284,20 @@ static void switch_sources(era *now, uint32_t layer) {
     sim_total.switches++;
 }
 
+/* What the keeper of connections does, some time after a link went down. */
+static void mend_links(era *now) {
+    for (uint32_t k = 0; k < now->layer_count; k++)
+        for (uint32_t replica = 0; replica < now->source_count[k]; replica++) {
+            st_source *source = now->sources[k][replica];
+            if (source->kind == ST_SOURCE_REMOTE && st_remote_state(source) && sim_chance(3)) {
+                if (st_remote_wait_down(source, 0) != 1)
+                    sim_fail("%s: a link that is down is said to be up", where(now));
+                st_remote_set_up(source);
+                sim_total.links_mended++;
+            }
+        }
+}
+
 static void kill_device(uint32_t layer) {
     sim_device *device = sim_device_of(layer, (uint32_t)sim_below(SIM_REPLICAS));
     device->dead_until_ns = sim_now() + sim_below(400 * ms_ns);
@@ -288,6 +305,7 @@ static void kill_device(uint32_t layer) {
 
 static void change_something(era *now) {
     uint32_t layer = (uint32_t)sim_below(now->layer_count);
+    mend_links(now);
     if (st_step_in_flight(now->core))
         return;
     switch (sim_below(12)) {
