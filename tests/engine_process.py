@@ -36,4 +36,5 @@ def environment(release: str, *folders: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "SGLANG_USE_CPU_ENGINE": "1",
     }

@@ -33,12 +33,12 @@ def fused_qk_gemma_rmsnorm_with_gate_cpu(
     q_gate: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, dim: int, heads: int
 ) -> Any:
     """q_gate [T, heads * 2 * dim]: each head's query, then its gate."""
-    q, gate = q_gate.view(-1, heads, 2, dim).unbind(2)
-    return (*fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, eps, dim), gate.reshape(-1, dim))
+    q, gate = q_gate.reshape(-1, heads, 2, dim).unbind(2)
+    return (*fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, eps, dim), gate.reshape(-1, dim).contiguous())
 
 
 def fused_sigmoid_mul_cpu(x: Tensor, gate: Tensor) -> None:
-    x *= gate.view(x.shape).sigmoid()
+    x *= gate.reshape(x.shape).sigmoid()
 
 
 def fused_rmsnorm_gated_cpu(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
@@ -81,7 +81,7 @@ def _gated_delta_rule(
             state = state + k[t, :, :, None] * (rate[t] * (v[t] - read))[:, None]
             out[t] = (state * q[t, :, :, None]).sum(1)
         states[slot] = state.to(states.dtype)
-    return out.view(shape).to(dtype)
+    return out.reshape(shape).to(dtype)
 
 
 def fused_sigmoid_gating_delta_rule_update_cpu(
@@ -89,7 +89,7 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
     initial_state_indices: Tensor, cu_seqlens: Tensor, **_: Any,
 ) -> Tensor:  # fmt: skip
     heads = A_log.numel()
-    log_decay, rate = fused_gdn_gating_cpu(A_log, a.view(-1, heads), b.view(-1, heads), dt_bias)
+    log_decay, rate = fused_gdn_gating_cpu(A_log, a.reshape(-1, heads), b.reshape(-1, heads), dt_bias)
     return _gated_delta_rule(q, k, v, log_decay, rate, initial_state_source, initial_state_indices, cu_seqlens)
 
 

@@ -4,6 +4,9 @@
 Python imports this at the start of every process that has the folder on its path: also in those that SGLang spawns.
 """
 
+import importlib
+import os
+
 from absent import stand_in_for
 from after_import import after_import
 
@@ -30,3 +33,7 @@ after_import(
         "sglang.srt.disaggregation.mooncake.conn": {"MooncakeKVSender.supports_host_tensor_indices": False},
     }
 )
+
+# A test may want a module of its own in each of a server's processes, such as one that makes something fail.
+if also := os.environ.get("ENGINE_ENV_ALSO"):
+    importlib.import_module(also)
