@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a checkpoint for `small_engram` with random weights: python engram.py FOLDER [TABLE_BYTES]
+"""Writes a checkpoint for `small_engram` with random weights, to $OUT/checkpoint: python engram.py TABLE_BYTES
 
 Runs in the engine's environment: row counts and compressed vocabulary come from SGLang's own layout and token map. Each
 layer's table is a file of its own under the real model's tensor names, so that staging reads it as it reads V4.1's.
@@ -8,6 +8,7 @@ layer's table is a file of its own under the real model's tensor names, so that 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,9 +117,9 @@ def write_table(path: Path, prefix: str, weight: np.ndarray, scale: np.ndarray) 
     save_file(tensors, path, {"format": "pt"})
 
 
-def main(target: str, table_bytes: str = "0") -> None:
-    folder = Path(target)
-    folder.mkdir(parents=True)
+def main(table_bytes: str) -> None:
+    folder = Path(os.environ["OUT"]) / "checkpoint"
+    folder.mkdir()
     config = config_of(folder, int(table_bytes))
     save_file(decoder_tensors(config, torch.Generator().manual_seed(0)), folder / "model.safetensors", {"format": "pt"})
     for layer_id, rows in zip(ENGRAM_LAYERS, config["engram_num_embeddings"], strict=True):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a small Qwen4Exp checkpoint with random weights, and what transformers answers with it.
 
-python qwen.py FOLDER PROMPTS.json ANSWERS.json
+python qwen.py '{"prompts": [[token id, ...], ...], "new_tokens": N}'
 
-PROMPTS.json   {"prompts": [[token id, ...], ...], "new_tokens": N}
-ANSWERS.json   [[N greedy token ids], ...] from transformers' eager model
+Goes to $OUT/checkpoint and $OUT/answers.json: [[N greedy token ids], ...] from transformers' eager model.
 
 transformers always builds the sparse attention's indexer. With a budget beyond every prompt it attends to all, as the
 engine does without an indexer, so the indexer's weights are left out of the checkpoint.
@@ -13,6 +12,7 @@ engine does without an indexer, so the indexer's weights are left out of the che
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -124,18 +124,19 @@ def greedy(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
     return made[0, len(prompt) :].tolist()
 
 
-def main(target: str, prompts: str, answers: str) -> None:
-    folder = Path(target)
-    folder.mkdir(parents=True)
+def main(asked: str) -> None:
+    out = Path(os.environ["OUT"])
+    folder = out / "checkpoint"
+    folder.mkdir()
     config = json.dumps(config_of(folder), indent=1)
     (folder / "config.json").write_text(config)
     model = random_model(folder)
     tensors = {name: tensor for name, tensor in model.state_dict().items() if ".indexer." not in name}
     model.save_pretrained(folder, state_dict=tensors)
     (folder / "config.json").write_text(config)  # as the engine is to see it: without an indexer
-    asked = json.loads(Path(prompts).read_text())
-    answered = [greedy(model, prompt, asked["new_tokens"]) for prompt in asked["prompts"]]
-    Path(answers).write_text(json.dumps(answered))
+    question = json.loads(asked)
+    answers = [greedy(model, prompt, question["new_tokens"]) for prompt in question["prompts"]]
+    (out / "answers.json").write_text(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock, plugin, and plugin over zeroed rows: the same requests over HTTP, the same tokens and printed logprobs.
+
+Goal: the plugin changes nothing that a client can see. Method: two servers of the same release, checkpoint and batch
+shapes answer more than 200 requests each; every token, printed logprob and count of cached tokens has to be equal. A
+third server, whose rows are zeros, has to differ: the answers do hang on the table. Qwen's also equal those
+of transformers' eager model.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from conftest import Fleet, Regions
+from engine_process import RELEASES
+from material import Reference, tables
+from servers import Shape
+from workload import FEW, SOME, WHOLE, converse, differences, of_each
+
+OLD, NEW = RELEASES
+
+
+@dataclass(frozen=True)
+class Case:
+    release: str
+    family: str
+    shape: Shape
+
+    @property
+    def is_compared_with_transformers(self) -> bool:
+        """One request at a time, unchunked, unsplit: the matrix products have the eager model's shapes."""
+        return self.family == "qwen" and self.shape.tp == 1 and not self.shape.chunk
+
+    def __str__(self) -> str:
+        return f"{self.family}-{self.release.partition('==')[2]}-{self.shape}"
+
+
+# Stock refuses these shapes on a CPU, whatever the table: test_combinations_that_stock_cannot_run.
+STOCK_REFUSES = {
+    ("qwen", True): "extra_buffer requires platform support for Mamba cache state snapshots",
+}
+CI = [
+    Case(NEW, "engram", Shape(overlap=True, chunk=8)),
+    Case(OLD, "engram", Shape(tp=2, overlap=False)),
+    Case(NEW, "qwen", Shape(overlap=False)),
+]
+MATRIX = [
+    Case(release, family, Shape(tp, overlap, chunk))
+    for family in ("engram", "qwen")
+    for release in (NEW, OLD)
+    for tp in (1, 2)
+    for overlap in (True, False)
+    for chunk in (0, 8)
+    if (family, overlap) not in STOCK_REFUSES
+]
+assert set(CI) <= set(MATRIX)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=str(case), marks=[] if case in CI else [pytest.mark.full]) for case in MATRIX]
+)
+def test_answers_of_the_plugin_equal_those_of_stock(
+    case: Case, fleet: Fleet, regions: dict[str, Regions], reference: Reference, full: bool
+) -> None:
+    size = WHOLE if full or case.family == "engram" else SOME
+    with ExitStack() as stack:
+        starts = [
+            fleet.stock(case.release, case.family, case.shape, ready=False),
+            fleet.tiered(case.release, case.family, tables(regions[case.family]), case.shape, ready=False),
+        ]
+        servers = [stack.enter_context(start) for start in starts]
+        for server in servers:
+            server.wait_ready()
+        assert servers[1].control("/readyz")[0] == 200
+        expected, found = of_each(servers, lambda server: converse(server, size))
+        metrics = servers[1].control("/metrics")[1]
+    answers = sum(map(len, expected.values()))
+    assert answers == size.requests
+    wrong = differences(expected, found)
+    print(f"\n{case}: {answers} requests, {len(wrong)} differ")
+    assert not wrong, f"{len(wrong)} of {answers} answers differ:\n" + "\n".join(wrong[:5])
+    if case.is_compared_with_transformers:
+        tokens = [one.tokens for one in found["single"][: len(reference.answers)]]
+        assert tokens == reference.answers
+        print(f"{case}: {len(tokens)} answers equal those of transformers' eager model")
+    # The tier was used: without it the answers would be equal as well.
+    assert any(
+        line.startswith("slacktier_lookups_total{") and not line.endswith(" 0.0") for line in metrics.splitlines()
+    )
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("release", [pytest.param(OLD, marks=pytest.mark.full), NEW])
+@pytest.mark.parametrize("family", ["engram", "qwen"])
+def test_answers_over_zeroed_rows_differ(
+    release: str, family: str, fleet: Fleet, regions: dict[str, Regions], zero_regions: dict[str, Regions]
+) -> None:
+    unchecked, shape = {"check": {"checkpoint": "none"}}, Shape(overlap=False)
+    with (
+        fleet.tiered(release, family, tables(regions[family]), shape, ready=False) as right,
+        fleet.tiered(release, family, tables(zero_regions[family]), shape, ready=False, settings=unchecked) as zero,
+    ):
+        for server in (right, zero):
+            server.wait_ready()
+        expected, found = of_each([right, zero], lambda server: converse(server, FEW))
+    singles = range(FEW.single)
+    assert all(expected["single"][index].tokens != found["single"][index].tokens for index in singles)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("release", [pytest.param(OLD, marks=pytest.mark.full), NEW])
+def test_combinations_that_stock_cannot_run(release: str, fleet: Fleet) -> None:
+    """They are left out of the matrix. A release in which one runs makes this fail, and the matrix larger."""
+    for (family, overlap), error in STOCK_REFUSES.items():
+        with fleet.stock(release, family, Shape(overlap=overlap), ready=False) as server:
+            code = server.wait_end(300)
+            log = server.log.read_text(errors="replace")
+        assert code != 0
+        assert error in log, server.last_lines()
+        print(f"\n{release} {family}, {'overlap' if overlap else 'serial'} schedule: stock does not start: {error}")
+
+
+def test_cases_of_ci_cover_both_releases_families_and_widths() -> None:
+    assert {(case.release, case.shape.tp) for case in CI} >= {(OLD, 2), (NEW, 1)}
+    assert {case.family for case in CI} == {"engram", "qwen"}
