@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of 4 GiB: with the plugin it is not in the server's memory, and starting the server reads nothing of it.
+
+Goal: what the plugin is for. Method: both servers load the same checkpoint, one after the other; the memory of their
+processes is
+compared, and which pages of the table's files lie in the page cache after a start with cold files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import material
+import pytest
+from conftest import Fleet, Plugin
+from engine_process import RELEASES
+from material import LAYERS, tables
+from memory import cached_bytes, forget, proportional_bytes
+from workload import ask, prompts
+
+TABLE_BYTES: Final = 4 << 30
+GONE_MIN: Final = 0.95
+READ_AHEAD_BYTES: Final = 1 << 20  # of each file its header is read, and what the kernel reads with it
+FREE_BYTES_MIN: Final = 10 << 30
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The checkpoint; with its regions it takes 8.5 GiB, so it is not kept."""
+    free = shutil.disk_usage(material.ROOT).free
+    assert free > FREE_BYTES_MIN, f"{free >> 30} GiB free, the checkpoint and its regions need {FREE_BYTES_MIN >> 30}"
+    checkpoint = material.engram_checkpoint(TABLE_BYTES)
+    yield checkpoint
+    shutil.rmtree(checkpoint.parent)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("release", RELEASES)
+def test_table_is_in_nobodys_memory_and_start_up_reads_nothing_of_it(
+    release: str, large: Path, plugin: Plugin, tmp_path: Path
+) -> None:
+    fleet = Fleet({"engram": large}, plugin, tmp_path)
+    files = {layer: large / f"engram-{layer}.safetensors" for layer in LAYERS["engram"]}
+    table_bytes = sum(path.stat().st_size for path in files.values())
+    regions = {layer: [material.stage(large, layer, tmp_path / f"{layer}.region")] for layer in files}
+    asked = prompts(4, seed=3)
+    with fleet.stock(release, "engram") as server:
+        expected = [ask(server, prompt) for prompt in asked]
+        stock_bytes = proportional_bytes(server)
+    for path in files.values():
+        forget(path)
+    with fleet.tiered(release, "engram", tables(regions), settings={"check": {"checkpoint": "none"}}) as server:
+        read = {layer: cached_bytes(path) for layer, path in files.items()}
+        found = [ask(server, prompt) for prompt in asked]
+        tiered_bytes = proportional_bytes(server)
+    gone = (stock_bytes - tiered_bytes) / table_bytes
+    print(f"\n{release}: table {table_bytes >> 20} MiB, stock {stock_bytes >> 20} MiB, plugin {tiered_bytes >> 20} MiB")
+    print(f"{gone:.1%} of the table gone; read of its files at start-up, header and read-ahead: {read}")
+    assert found == expected
+    assert gone >= GONE_MIN
+    assert max(read.values()) <= READ_AHEAD_BYTES
