@@ -17,7 +17,8 @@ from typing import Final
 from slacktier.errors import ConfigError, ContractError, SlackTierError
 from slacktier_engine.lookups import LookupGroup
 from slacktier_engine.runtime import EngineTier, State
-from slacktier_engine.settings import Binding, Table, load_binding
+from slacktier_engine.settings import Binding, load_binding
+from slacktier_native.core import LayerSetup
 from slacktier_native.sources import AnySource
 
 _RECOVERY_S: Final = 1.0
@@ -28,10 +29,11 @@ def apply_binding(tier: EngineTier, binding: Binding) -> None:
     """Put a binding in force from the next step on; raises what refused it, with the old one still in force."""
     with tier.changes:
         try:
-            _check(tier, binding)
+            setups = [table.setup() for table in binding.tables or ()]
+            _check(tier, binding, setups)
             with ExitStack() as undo:
-                for table in binding.tables or ():
-                    _apply_table(tier, table, undo)
+                for setup in setups:
+                    _apply_layer(tier, setup, undo)
                 if binding.lossy is not None or binding.lossy_off:
                     tier.set_lossy(binding.lossy)
                 undo.pop_all()
@@ -45,29 +47,41 @@ def apply_binding(tier: EngineTier, binding: Binding) -> None:
     _log.info("slacktier: binding in force: %s", binding.model_dump(exclude_none=True, mode="json"))
 
 
-def _check(tier: EngineTier, binding: Binding) -> None:
+def apply_setups(tier: EngineTier, setups: Sequence[LayerSetup]) -> None:
+    """Sources and cache shares of some layers, from the next step on: all of them, or none."""
+    with tier.changes, ExitStack() as undo:
+        _check_rows(tier, setups)
+        for setup in setups:
+            _apply_layer(tier, setup, undo)
+        undo.pop_all()
+
+
+def _check(tier: EngineTier, binding: Binding, setups: Sequence[LayerSetup]) -> None:
     """What can be said without touching a source."""
     if tier.state is State.STARTING:
         raise ConfigError("binding: the server is still starting")
-    for table in binding.tables or ():
-        group, index = tier.place(table.layer)
-        rows = group.tables[index].row_count
-        if table.cache_rows > rows:
-            raise ConfigError(f"layer {table.layer}: cache of {table.cache_rows} rows, the table has {rows}")
+    _check_rows(tier, setups)
     if binding.check_rate and any(group.checker.rows is None for group in tier.groups):
         raise ConfigError("check_rate: this server has no checkpoint to compare with: it was started without one")
 
 
-def _apply_table(tier: EngineTier, table: Table, undo: ExitStack) -> None:
-    group, index = tier.place(table.layer)
-    before, rows_before = group.core.sources(index), group.core.stats()[table.layer]["cache_rows"]
-    wanted = table.setup().sources
-    if wanted != before:
+def _check_rows(tier: EngineTier, setups: Sequence[LayerSetup]) -> None:
+    for setup in setups:
+        group, index = tier.place(setup.layer_id)
+        rows = group.tables[index].row_count
+        if setup.cache_rows > rows:
+            raise ConfigError(f"layer {setup.layer_id}: cache of {setup.cache_rows} rows, the table has {rows}")
+
+
+def _apply_layer(tier: EngineTier, setup: LayerSetup, undo: ExitStack) -> None:
+    group, index = tier.place(setup.layer_id)
+    before, rows_before = group.core.sources(index), group.core.stats()[setup.layer_id]["cache_rows"]
+    if setup.sources != before:
         undo.callback(_switch, group, index, before)
-        _switch(group, index, wanted)
-    if table.cache_rows != rows_before:
+        _switch(group, index, setup.sources)
+    if setup.cache_rows != rows_before:
         undo.callback(group.path.set_cache_rows, index, rows_before)
-        group.path.set_cache_rows(index, table.cache_rows)
+        group.path.set_cache_rows(index, setup.cache_rows)
 
 
 def _switch(group: LookupGroup, index: int, sources: Sequence[AnySource]) -> None:

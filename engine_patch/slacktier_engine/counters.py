@@ -7,8 +7,8 @@ half counted, never a wrong total afterwards.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, fields
 
 from slacktier import metrics
 from slacktier.histogram import Histogram
@@ -21,11 +21,43 @@ def _read_times() -> dict[Phase, Histogram]:
 
 
 @dataclass
+class DecodeCounts:
+    """Decode lookups of one layer, as a report to tierd has them; times are sums in microseconds."""
+
+    steps: int = 0
+    lookups: int = 0
+    hits: int = 0
+    repeats: int = 0
+    misses: int = 0
+    pages: int = 0
+    retries: int = 0
+    read_us: float = 0.0
+    stall_us: float = 0.0
+
+    def add(self, result: LayerResult) -> None:
+        self.steps += 1
+        self.lookups += result.owned
+        self.hits += result.hits
+        self.repeats += result.repeats
+        self.misses += result.misses
+        self.pages += result.pages
+        self.retries += result.retries
+        self.read_us += result.arrived_us
+        self.stall_us += result.wait_us
+
+    def since(self, before: DecodeCounts) -> DecodeCounts:
+        return DecodeCounts(
+            *(getattr(self, each.name) - getattr(before, each.name) for each in fields(DecodeCounts))
+        )  # fmt: skip
+
+
+@dataclass
 class LayerCounts:
     """One layer of one rank."""
 
     reads: dict[Phase, Histogram] = field(default_factory=_read_times)
     stalls: Histogram = field(default_factory=lambda: Histogram(metrics.READ_BUCKETS))
+    decode: DecodeCounts = field(default_factory=DecodeCounts)
     checked: int = 0
     mismatched: int = 0
     skipped: int = 0
@@ -34,8 +66,8 @@ class LayerCounts:
 class Counts:
     """Of all layers; the StepObserver of a step path."""
 
-    def __init__(self, layer_ids: tuple[int, ...]) -> None:
-        self.layers = {layer_id: LayerCounts() for layer_id in layer_ids}
+    def __init__(self) -> None:
+        self.layers: defaultdict[int, LayerCounts] = defaultdict(LayerCounts)
         self.failures: Counter[tuple[int, str]] = Counter()
         self.ended_requests = 0
         self.bindings_applied = 0
@@ -47,6 +79,7 @@ class Counts:
         layer.reads[phase].add(result.arrived_us / 1e6)
         if phase is Phase.DECODE:
             layer.stalls.add(result.wait_us / 1e6)
+            layer.decode.add(result)
 
     def failed(self, layer_id: int, error: BaseException) -> None:
         self.failures[layer_id, type(error).__name__] += 1

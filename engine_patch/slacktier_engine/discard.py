@@ -46,7 +46,8 @@ def process_hook(tier: EngineTier) -> Callable[..., Any]:
         if error is None:
             return original(scheduler, batch, result, *args, **named)
         reason, live = _reason(error), [req for req in batch.reqs if not req.finished() and not req.is_retracted]
-        tier.counts.ended_requests += len(live)
+        # A request of several chunks ends at its last one, so it may come here more than once.
+        tier.counts.ended_requests += sum(req.discard_output_reason is None for req in live)
         if batch.forward_mode.is_decode():
             return _end_decode(scheduler.batch_result_processor, batch, live, reason)
         for req in live:

@@ -39,7 +39,7 @@ def _register() -> None:
     from slacktier_engine import hooks
 
     hooks.install(settings)
-    _log.info("slacktier: tables of %d layers come from SlackTier (sglang %s)", len(settings.tables), version)
+    _log.info("slacktier: lookup tables come from SlackTier (sglang %s)", version)
 
 
 def _may_run_a_model() -> bool:

@@ -24,11 +24,12 @@ from slacktier_engine.checker import Checker
 from slacktier_engine.checkpoint_rows import CheckpointRows
 from slacktier_engine.counters import Counts
 from slacktier_engine.cpu_step import CpuStepPath, begin_when_free
+from slacktier_engine.follower import Follower
 from slacktier_engine.lookups import LookupGroup, SeenRows
-from slacktier_engine.settings import Lossy, OnReadFailure, Settings, Table, WeightUpdates
+from slacktier_engine.settings import Lossy, OnReadFailure, Settings, WeightUpdates
 from slacktier_engine.step_path import Dequantize, Phase, StepPath, TableShape, out_rows
 from slacktier_engine.weight_updates import Offers, compare_table
-from slacktier_native.core import LookupCore
+from slacktier_native.core import LayerSetup, LookupCore
 from slacktier_rowids.seen_set import SeenSet
 
 _WARM_UP_ROWS: Final = 64
@@ -57,9 +58,11 @@ class EngineTier:
         self.rank, self.tp, self.striped = 0, 1, False
         self.model = ""
         self.groups: list[LookupGroup] = []
-        self.counts = Counts(tuple(table.layer for table in settings.tables))
+        self.counts = Counts()
+        self.setups = {table.layer: table.setup() for table in settings.tables}
         self.lossy = settings.lossy
         self.stock_engram: Any = None  # the engine's EngramEmbedding, for its arithmetic
+        self.follower = Follower(self, settings.tierd) if settings.tierd is not None else None
         self.changes = threading.Lock()  # held by whoever changes sources, sizes or the seen-set
         self._places: dict[int, tuple[LookupGroup, int]] = {}
         self._offers: dict[int, Offers] = {}
@@ -76,6 +79,8 @@ class EngineTier:
     def prepare(self, runner: Any) -> None:
         """Before the model is loaded: whatever would make the wait useless is refused here."""
         supported.check_flags(runner.server_args)
+        if self.follower is not None:
+            self.setups = self.follower.first()
         parallel = self.parallel()
         self.rank, self.tp = parallel.tp_rank, parallel.tp_size
         self.striped = self.tp > 1 and parallel.attn_dp_size == 1
@@ -96,6 +101,9 @@ class EngineTier:
             self.set_lossy(self.lossy)
         for group in self.groups:
             self._warm_up(group)
+        if self.follower is not None:
+            self.follower.check_digests()
+            self.follower.start()
         self.state, self.reason = State.READY, "rows were looked up through the tier"
         _log.info("slacktier: rank %d of %d is ready: layers %s", self.rank, self.tp, sorted(self._places))
 
@@ -107,7 +115,7 @@ class EngineTier:
 
     def _check_layers(self) -> None:
         found = {layer_id for group in self.groups for layer_id in group.layer_ids}
-        configured = {table.layer for table in self.settings.tables}
+        configured = set(self.setups)
         if not found:
             raise ConfigError(
                 f"{self.model}: the model has no Engram or PLE layer, so there is nothing to look up",
@@ -119,40 +127,40 @@ class EngineTier:
     def _group(
         self, tables: list[TableShape], family: Family, checkpoint: CheckpointRows | None, device: torch.device
     ) -> LookupGroup:
-        configured = {table.layer: table for table in self.settings.tables}
-        missing = [table.layer_id for table in tables if table.layer_id not in configured]
+        missing = [table.layer_id for table in tables if table.layer_id not in self.setups]
         if missing:
             raise ConfigError(
                 f"tables: layer {missing[0]} of the model is not configured", hint="each lookup layer needs its sources"
             )
         owner = (self.rank, self.tp) if self.striped else (0, 1)
-        core = self._open([configured[table.layer_id] for table in tables], *owner)
+        setups = [self.setups[table.layer_id] for table in tables]
+        core = self._open(setups, *owner)
         for index, table in enumerate(tables):
             check_region(table, core.superblock(index), core.sources(index)[0].label)
         checker = Checker(
             checkpoint, self.counts, rate=self.settings.check.rate,
             on_mismatch=self.settings.check.on_mismatch, rank=owner[0], tp=owner[1],
         )  # fmt: skip
-        path = self._path(core, tables, family, [configured[table.layer_id] for table in tables], device)
+        path = self._path(core, tables, family, setups, device)
         return LookupGroup(path, core, tables, self.counts, checker)
 
-    def _open(self, tables: list[Table], rank: int, tp: int) -> LookupCore:
+    def _open(self, setups: list[LayerSetup], rank: int, tp: int) -> LookupCore:
         reads = self.settings.reads
         return LookupCore(
-            [table.setup() for table in tables], rank=rank, tp=tp, lookups_max=self.settings.lookups_max,
+            setups, rank=rank, tp=tp, lookups_max=self.settings.lookups_max,
             io_threads=reads.io_threads, queue_depth=reads.queue_depth, backend=reads.backend,
             timeout_s=reads.timeout_s,
         )  # fmt: skip
 
     def _path(
-        self, core: LookupCore, tables: list[TableShape], family: Family, configured: list[Table], device: torch.device
+        self, core: LookupCore, tables: list[TableShape], family: Family, setups: list[LayerSetup], device: torch.device
     ) -> StepPath:
         if device.type == "cpu":
             arithmetic = [family.dequantizer(core.superblock(index)) for index in range(len(tables))]
             return CpuStepPath(core, arithmetic, self.counts)
         from slacktier_engine.cuda_step import CudaStepPath
 
-        cache_rows = [table.cache_rows for table in configured]
+        cache_rows = [setup.cache_rows for setup in setups]
         return CudaStepPath(core, tables, cache_rows, device, self.settings.reads.timeout_s)
 
     def _checkpoint(self, runner: Any) -> CheckpointRows | None:
@@ -288,6 +296,8 @@ class EngineTier:
         return self.state is State.READY
 
     def close(self) -> None:
+        if self.follower is not None:
+            self.follower.close()
         for group in self.groups:
             group.close()
         self.groups, self._places = [], {}

@@ -6,6 +6,7 @@ Read once per process, before anything of the engine is touched. `Binding` is th
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
@@ -14,14 +15,17 @@ from typing import Annotated, Any, Final, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from slacktier.api import InstanceSpec
 from slacktier.delay import SHIPPED
 from slacktier.errors import ConfigError
 from slacktier.input_errors import config_error
 from slacktier.tiers import Tier
+from slacktier_binding.client import TierdAddress
 from slacktier_native.core import LayerSetup, SourceSpec
 from slacktier_native.row_link import TIMEOUT_S, RowsSpec, parse_address
 from slacktier_native.sources import AnySource
 
+INSTANCE_VARIABLE: Final = "SLACKTIER_INSTANCE"
 _FILE_BYTES_MAX: Final = 1 << 20
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
@@ -143,6 +147,38 @@ class Listen(_Part):
     token_file: Path | None = None
 
 
+class Tierd(_Part):
+    """Where to be told what to read from, instead of `tables`.
+
+    instance    this server's name there; default: SLACKTIER_INSTANCE
+    needs       what it says that it needs: layers with windows and miss curves, as InstanceSpec has them
+    wait_s      how long a start waits for a binding
+    report_s    how often the first rank reports
+    """
+
+    url: str
+    token_file: Path
+    needs: InstanceSpec
+    instance: str = ""
+    ca_file: Path | None = None
+    wait_s: Seconds = 600.0
+    report_s: Seconds = 10.0
+
+    @model_validator(mode="after")
+    def _names_an_address(self) -> Tierd:
+        try:
+            self.address()
+        except ConfigError as exc:
+            raise ValueError(str(exc)) from exc
+        return self
+
+    def address(self) -> TierdAddress:
+        name = self.instance or os.environ.get(INSTANCE_VARIABLE, "")
+        if not name:
+            raise ConfigError(f"instance: name this server, here or in {INSTANCE_VARIABLE}")
+        return TierdAddress(self.url, self.token_file, name, self.ca_file)
+
+
 class Binding(_Part):
     """What may change without a restart, as the control file or a control request says it; absent parts stay."""
 
@@ -166,7 +202,8 @@ class Settings(_Part):
     sglang_versions  further releases to accept, at your own risk
     """
 
-    tables: Annotated[tuple[Table, ...], Field(min_length=1)]
+    tables: tuple[Table, ...] = ()
+    tierd: Tierd | None = None
     reads: Reads = Reads()
     check: Check = Check()
     listen: Listen = Listen()
@@ -177,6 +214,12 @@ class Settings(_Part):
     weight_updates: WeightUpdates = WeightUpdates.COMPARE
     lookups_max: Annotated[int, Field(ge=1)] = 8192 * 24 * 2
     sglang_versions: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _says_where_tables_are(self) -> Settings:
+        if bool(self.tables) == (self.tierd is not None):
+            raise ValueError("expected either tables, or tierd")
+        return self
 
     @model_validator(mode="after")
     def _names_each_layer_once(self) -> Settings:

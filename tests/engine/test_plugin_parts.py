@@ -17,7 +17,7 @@ PARTS = Path(__file__).parent / "parts"
 ROOT = Path(__file__).parents[2]
 CHECKS = [
     name
-    for file in ("rows.py", "faults.py")
+    for file in ("rows.py", "faults.py", "binding.py")
     for name in re.findall(r"^def (check_\w+)", (PARTS / file).read_text(encoding="utf-8"), re.MULTILINE)
 ]
 

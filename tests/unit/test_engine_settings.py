@@ -43,7 +43,7 @@ def test_the_variable_may_hold_the_object_itself() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tables": []}, "tables: "),
+        ({"tables": []}, "expected either tables, or tierd"),
         ({"tables": [TABLE, TABLE]}, "layer 1 stands twice in tables"),
         ({"tables": [{**TABLE, "cache_row": 5}]}, "tables[0].cache_row: unknown key"),
         ({"tables": [{**TABLE, "sources": [{"tier": "nvme"}]}]}, "a source of tier nvme needs paths"),

@@ -11,6 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import binding
 import faults
 import rows
 import world
@@ -19,7 +20,7 @@ import world
 def main(folder: Path, answers: Path) -> None:
     world.stage_all(world.write_checkpoint(folder / "checkpoint"), folder / "regions")
     found = {}
-    for module in (rows, faults):
+    for module in (rows, faults, binding):
         for name, check in vars(module).items():
             if name.startswith("check_"):
                 found[name] = _run(check, folder)
