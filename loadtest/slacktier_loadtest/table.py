@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +30,7 @@ def print_document(report: Document, console: Console) -> None:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    return Table(title=escape(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
 
 
 def _comparison(report: Document) -> Table:
@@ -37,7 +38,7 @@ def _comparison(report: Document) -> Table:
     table = _table(f"Against {report['baseline']}: mean TPOT [min, max of rounds], time of a block")
     table.add_column("arm", no_wrap=True)
     for head in ("TPOT", "[min, max]", "95 % interval", "total", "total\ns", "done", "predicted\nms/step"):
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(escape(head), justify="right", no_wrap=True)
     for arm in report["arms"]:
         over = report["overheads"].get(arm["name"])
         table.add_row(
@@ -52,7 +53,7 @@ def _times(report: Document) -> Table:
     table = _table("TPOT and TTFT, ms; [min, max] of the blocks' means")
     table.add_column("arm", no_wrap=True)
     for head in ("TPOT", "[min, max]", "p50", "p95", "p99", "TTFT", "p50", "p95"):
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(escape(head), justify="right", no_wrap=True)
     for arm in report["arms"]:
         tpot, ttft = arm["tpot_ms"] or {}, arm["ttft_ms"] or {}
         table.add_row(
