@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
-from slacktier_emulated.layers import CACHE_ROWS_MAX, Source, make_source
+from slacktier.tiers import Tier
+from slacktier_emulated.layers import CACHE_ROWS_MAX, Source, make_row_source, make_source
 from slacktier_emulated.profile import Overrides
 
 
@@ -61,9 +62,17 @@ class SourceChange(ControlModel):
     paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
     delay: Delay | None = None
+    address: str = ""
+    token_file: RegionPath | None = None
 
     def source(self, current: Source) -> Source:
         """The source asked for; raises ConfigError where its parts do not fit together."""
+        if self.tier == Tier.TCP:
+            if self.paths is not None or self.device or self.delay is not None:
+                raise ConfigError("tier tcp: expected an address and a token file only")
+            return make_row_source(self.address, None if self.token_file is None else Path(self.token_file))
+        if self.address or self.token_file is not None:
+            raise ConfigError(f"tier {self.tier}: an address and a token file belong to the tier `tcp`")
         paths = current.paths if self.paths is None else tuple(Path(path) for path in self.paths)
         return make_source(self.tier, paths, self._delay(), self.device)
 
@@ -86,6 +95,8 @@ class LayerChange(ControlModel):
     paths: list[RegionPath] | None = Field(default=None, min_length=1, max_length=64)
     device: str = ""
     delay: Delay | None = None
+    address: str = ""
+    token_file: RegionPath | None = None
     sources: list[SourceChange] | None = Field(default=None, min_length=1, max_length=4)
     cache_rows: int | None = Field(default=None, ge=0, le=CACHE_ROWS_MAX)
 
@@ -94,14 +105,18 @@ class LayerChange(ControlModel):
         single = self.tier is not None
         if single and self.sources is not None:
             raise ValueError("name either one tier or a list of sources")
-        if not single and (self.paths is not None or self.device or self.delay is not None):
-            raise ValueError("paths, device and delay need a tier")
+        parts = (self.paths, self.device or None, self.delay, self.address or None, self.token_file)
+        if not single and any(part is not None for part in parts):
+            raise ValueError("paths, device, delay, address and token_file need a tier")
         return self
 
     def new_sources(self, current: Source) -> tuple[Source, ...] | None:
         """The replicas asked for, in order; None leaves the sources alone."""
         if self.tier is not None:
-            change = SourceChange(tier=self.tier, paths=self.paths, device=self.device, delay=self.delay)
+            change = SourceChange(
+                tier=self.tier, paths=self.paths, device=self.device, delay=self.delay, address=self.address,
+                token_file=self.token_file,
+            )  # fmt: skip
             return (change.source(current),)
         if self.sources is not None:
             return tuple(change.source(current) for change in self.sources)

@@ -47,7 +47,7 @@ class LayerState:
     hash_index: int
 
 
-SpecMaker = Callable[[Source], Any]
+SpecMaker = Callable[[Source, int], Any]
 
 # A host that stalls for longer than this many steps is not hidden: the rest is lost, and the report says how much.
 _OWED_STEPS_MAX: Final = 4
@@ -56,7 +56,7 @@ _OWED_STEPS_MAX: Final = 4
 class Engine:
     """Steps, one after the other, on one thread.
 
-    make_spec  turns a Source into what the core's set_sources takes
+    make_spec  turns a Source of a layer into what the core's set_sources takes
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Engine:
                 raise ConfigError(f"layer {layer_id}: {exc}", hint=exc.hint) from exc
             if TableIdentity.of(sb) != layer.identity:
                 raise ConfigError(
-                    f"layer {layer_id}: {sources[0].paths[0]} holds another table than the one being served",
+                    f"layer {layer_id}: {sources[0].where} holds another table than the one being served",
                     hint="start another server for it",
                 )
             plan = replace(plan, sources=sources)
@@ -291,7 +291,7 @@ class Engine:
     def _apply(self, layer: LayerState, plan: LayerPlan) -> None:
         index = self.layers.index(layer)
         if plan.sources != layer.plan.sources:
-            self.core.set_sources(index, [self._make_spec(source) for source in plan.sources])
+            self.core.set_sources(index, [self._make_spec(source, plan.layer_id) for source in plan.sources])
             layer.plan = replace(layer.plan, sources=plan.sources)
             layer.table.tier = tier_label(plan.sources)
         if plan.cache_rows != layer.plan.cache_rows:

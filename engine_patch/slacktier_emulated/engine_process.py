@@ -23,8 +23,9 @@ from slacktier_emulated.prefix_cache import PrefixCache
 from slacktier_emulated.recording import LookupRecorder
 from slacktier_emulated.scheduler import Scheduler
 from slacktier_emulated.settings import EngineSettings
-from slacktier_emulated.tables import layer_table
+from slacktier_emulated.tables import layer_table, rows_spec
 from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
+from slacktier_native.sources import AnySource
 from slacktier_rowids.models import Hasher, load_hasher
 
 
@@ -103,12 +104,14 @@ def layer_states(settings: EngineSettings, hasher: Hasher) -> list[LayerState]:
 def layer_setup(plan: LayerPlan) -> LayerSetup:
     return LayerSetup(
         layer_id=plan.layer_id,
-        sources=tuple(source_spec(source) for source in plan.sources),
+        sources=tuple(source_spec(source, plan.layer_id) for source in plan.sources),
         cache_rows=plan.cache_rows,
     )
 
 
-def source_spec(source: Source) -> SourceSpec:
+def source_spec(source: Source, layer_id: int) -> AnySource:
+    if source.token_file is not None:
+        return rows_spec(source, layer_id)
     return SourceSpec(
         tier=source.tier, paths=source.paths, device=source.device, delay=source.delay, page_cache=source.page_cache
     )

@@ -190,7 +190,7 @@ def banner(model: str, url: str, status: dict[str, Any], engine: EngineSettings)
     """What a person reads when the server is ready."""
     layers = "\n".join(
         f"  layer {plan.layer_id}: {', '.join(source.tier.value for source in plan.sources)}; "
-        f"{plan.cache_rows} cache rows; {', '.join(str(p) for p in plan.sources[0].paths)}"
+        f"{plan.cache_rows} cache rows; {plan.sources[0].where}"
         for plan in engine.layers
     )
     return (

@@ -7,13 +7,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slacktier.errors import ConfigError
+from slacktier.errors import ConfigError, TierUnavailableError
 from slacktier.page import Superblock
 from slacktier.pattern import pattern_seed, pattern_seed_of
 from slacktier.region import open_region
+from slacktier.tiers import Tier
 from slacktier_emulated.cache_size import CacheWish, check_caches
 from slacktier_emulated.layers import LayerPlan, Source
 from slacktier_emulated.step import LayerTable
+from slacktier_native import row_link
+from slacktier_native.row_link import RowsSpec, parse_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +35,49 @@ class TableIdentity:
         return cls(sb.table_uuid, sb.layer_id, sb.row_count, sb.payload_bytes, sb.scale_bytes, sb.source_digest)
 
 
-def read_superblock(source: Source) -> Superblock:
-    """Superblock of a complete region; raises ConfigError or ContractError for anything else, partial ones included."""
+def rows_spec(source: Source, layer_id: int) -> RowsSpec:
+    """A tcp source as the core takes it."""
+    if source.token_file is None:
+        raise ConfigError(f"tier {source.tier}: no row server")
+    host, port = parse_address(source.address)
+    return RowsSpec(host, port, source.token_file, layer_id)
+
+
+def read_superblock(source: Source, layer_id: int) -> Superblock:
+    """Superblock of a complete region, or of a row server's; raises ConfigError or ContractError for anything else,
+    partial ones included, TierUnavailableError for a server that does not answer."""
+    if source.tier is Tier.TCP:
+        return row_link.read_superblock(rows_spec(source, layer_id))
     with open_region(source.paths) as region:
         return region.superblock
+
+
+def _read_superblocks(layer_id: int, sources: Sequence[Source]) -> list[tuple[Source, Superblock]]:
+    """Of the sources that answer: a row server may be away as long as another replica is there."""
+    found: list[tuple[Source, Superblock]] = []
+    away: TierUnavailableError | None = None
+    for source in sources:
+        try:
+            found.append((source, read_superblock(source, layer_id)))
+        except TierUnavailableError as exc:
+            if exc.errno == 0:  # it answered, with a refusal
+                raise ConfigError(str(exc)) from exc
+            away = exc
+    if not found and away is not None:
+        raise away
+    return found
 
 
 def check_sources(layer_id: int, sources: Sequence[Source], *, row_count: int) -> Superblock:
     """The superblock that all replicas of a layer agree on.
 
     row_count  rows that the model's layout gives this layer
-    raises     ConfigError for a region that is not complete, of another layer or size, or another table than the first
+    raises     ConfigError for a region that is not complete, of another layer or size, or another table than the first;
+               TierUnavailableError where no source answers
     """
-    found = [read_superblock(source) for source in sources]
-    first = found[0]
-    where = ", ".join(map(str, sources[0].paths))
+    found = _read_superblocks(layer_id, sources)
+    first = found[0][1]
+    where = found[0][0].where
     if first.layer_id != layer_id:
         raise ConfigError(f"{where}: holds layer {first.layer_id}, given for layer {layer_id}")
     if first.row_count != row_count:
@@ -54,9 +85,9 @@ def check_sources(layer_id: int, sources: Sequence[Source], *, row_count: int) -
             f"{where}: {first.row_count} rows, the model's layer {layer_id} has {row_count}",
             hint="a scaled table needs its own model config: --config FILE, the config.json beside the checkpoint",
         )
-    for source, sb in zip(sources[1:], found[1:], strict=True):
+    for source, sb in found[1:]:
         if TableIdentity.of(sb) != TableIdentity.of(first):
-            raise ConfigError(f"{source.paths[0]}: another table than {where}", hint="replicas hold the same rows")
+            raise ConfigError(f"{source.where}: another table than {where}", hint="replicas hold the same rows")
     return first
 
 
@@ -93,7 +124,7 @@ def _check_seed(sb: Superblock, plan: LayerPlan, check_seed: int | None) -> None
     found = pattern_seed_of(sb)
     if check_seed is not None and found is not None and found != pattern_seed(check_seed, plan.layer_id):
         raise ConfigError(
-            f"--check-pattern {check_seed}: {plan.sources[0].paths[0]} holds rows of another seed: {sb.source!r}",
+            f"--check-pattern {check_seed}: {plan.sources[0].where} holds rows of another seed: {sb.source!r}",
             hint="without --check-pattern, rows are checked against the seed that the region names",
         )
 

@@ -14,14 +14,14 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from slacktier.errors import ConfigError, ContractError, SlackTierError
+from slacktier.errors import ConfigError, ContractError
 from slacktier.page import Superblock
 from slacktier.tiers import Tier
 from slacktier_native import row_handshake, row_link
@@ -86,6 +86,7 @@ class RowClient:
 class RowServer:
     """Serves the rows of regions to peers that know the token; one thread per connection, one copy for all.
 
+    loaded           called with each source once it is in memory
     connections_max  further peers are refused with a reason, those that have not authenticated yet count as well
     """
 
@@ -98,6 +99,7 @@ class RowServer:
         port: int = 0,
         timeout_s: float = TIMEOUT_S,
         connections_max: int = 64,
+        loaded: Callable[[SourceSpec | MemorySpec], None] = lambda spec: None,
     ) -> None:
         if len(token) < row_handshake.TOKEN_BYTES_MIN:
             raise ConfigError(f"token of {len(token)} bytes, expected at least {row_handshake.TOKEN_BYTES_MIN}")
@@ -108,17 +110,20 @@ class RowServer:
         self._lock = threading.Lock()
         self._counters = CRowsCounters()
         self._refused = 0
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:  # before the regions, which take long to load
+            self._listener = socket.create_server((host, port), family=family, backlog=connections_max)
+        except OSError as exc:
+            raise ConfigError(f"row server on {host}:{port}: {exc.strerror or exc}") from exc
         try:
             for spec in sources:
                 if spec.tier is not Tier.DRAM:
                     raise ConfigError(f"{spec.label}: a row server serves from memory, expected tier dram")
                 handle, sb = self._pool.get(spec)
                 self._tables[sb.table_uuid, sb.layer_id] = (handle, sb)
-            self._listener = socket.create_server((host, port), backlog=connections_max)
-        except OSError as exc:
-            self._pool.close()
-            raise ConfigError(f"row server on {host}:{port}: {exc.strerror}") from exc
-        except SlackTierError:
+                loaded(spec)
+        except BaseException:
+            self._listener.close()
             self._pool.close()
             raise
         self.address: tuple[str, int] = self._listener.getsockname()[:2]

@@ -199,7 +199,8 @@ class ScriptedCore:
             raise self.refuses_sources[layer_index]
 
     def stats(self) -> dict[int, dict[str, int]]:
-        return {layer_id: {"evictions": 0, "retries": 0, "bad_records": 0} for layer_id in LAYOUT.layer_ids}
+        counts = {"evictions": 0, "retries": 0, "bad_records": 0, "fallback_rows": 0}
+        return {layer_id: dict(counts) for layer_id in LAYOUT.layer_ids}
 
     def close(self) -> None:
         self._note("close")
@@ -214,7 +215,7 @@ def scripted_engine(core: ScriptedCore, paths: dict[int, Path], **options: Any) 
     )  # fmt: skip
     return Engine(
         settings, core, HASHER, layer_states(settings, HASHER), scheduler=scheduler, clock=core.clock,
-        make_spec=lambda source: source, **options,
+        make_spec=lambda source, layer_id: source, **options,
     )  # fmt: skip
 
 

@@ -37,6 +37,12 @@ def test_file_can_be_read_through_the_page_cache() -> None:
     assert source.describe()["page_cache"] is True
 
 
+def test_row_server_is_named_by_token_file_and_address() -> None:
+    layer_id, source = parse_layer("14=tcp@/run/rows.token:[fe80::1]:7400")
+    assert (layer_id, source.address, source.token_file) == (14, "[fe80::1]:7400", Path("/run/rows.token"))
+    assert source.describe() == {"tier": "tcp", "address": "[fe80::1]:7400"}  # the status does not say where a token is
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -47,7 +53,7 @@ def test_file_can_be_read_through_the_page_cache() -> None:
         ("x=nvme:/a", "layer number"),
         ("-1=nvme:/a", "layer number"),
         ("1=nvme:", "no path"),
-        ("1=disk:/a", "expected one of nvme, dram, emulated"),
+        ("1=disk:/a", "expected one of nvme, dram, tcp, emulated"),
         ("1=rdma:/a", "the emulated engine serves"),
         ("1=emulated:/a", "delay model is missing"),
         ("1=emulated@fast:/a", "neither a shipped model"),
@@ -57,6 +63,11 @@ def test_file_can_be_read_through_the_page_cache() -> None:
         ("1=emulated@1/0/0@a b:/a", "letters, digits"),
         ("1=emulated@1/0/0@d@e:/a", "expected LAYER="),
         ("1=nvme@paper-rdma:/a", "belongs to the tier"),
+        ("1=tcp:node:7400", "no token file given"),
+        ("1=tcp@:node:7400", "no token file given"),
+        ("1=tcp@/t:node", "expected HOST:PORT"),
+        ("1=tcp@/t:fe80::1:7400", "expected HOST:PORT"),
+        ("1=tcp@/t:node:70000", "expected HOST:PORT"),
     ],
 )
 def test_layer_that_makes_no_sense_is_refused_with_a_reason(text: str, complaint: str) -> None:
