@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that set-up lacks, saying so first; extra package names may be given as arguments.
+# Installs the Debian packages that set-up lacks, saying so first. Arguments name more: a command that is a package's name,
+# or COMMAND=PACKAGE, or HEADER.h=PACKAGE.
 # Where that is refused or impossible it says what to install and exits 0: set-up goes on with what works.
 set -euo pipefail
 
@@ -22,6 +23,13 @@ venv_package() {
     echo "$(basename "$python")-venv"
 }
 
+has_extra() {
+    case $1 in
+    *.h) compiles "#include <$1>" ;;
+    *) command -v "$1" >/dev/null ;;
+    esac
+}
+
 missing_packages() {
     command -v make >/dev/null || echo make
     command -v "$compiler" >/dev/null || echo gcc
@@ -31,7 +39,7 @@ missing_packages() {
     has_venv || venv_package
     local extra
     for extra in "$@"; do
-        command -v "$extra" >/dev/null || echo "$extra"
+        has_extra "${extra%%=*}" || echo "${extra#*=}"
     done
 }
 

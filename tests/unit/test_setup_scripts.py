@@ -42,6 +42,16 @@ def test_without_apt_it_says_what_to_install_and_goes_on(machine: Path) -> None:
     assert "please install these yourself: make gcc libc6-dev liburing-dev python3 python3-venv" in done.stderr
 
 
+def test_further_packages_are_asked_for_by_the_command_or_header_that_is_missing(machine: Path) -> None:
+    add_program(machine, "mkfs.ext4", "#!/usr/bin/env bash\n")
+    wanted = ("fio", "mkfs.ext4=e2fsprogs", "modprobe=kmod", "infiniband/verbs.h=libibverbs-dev")
+    done = run_script(machine, "system-packages.sh", *wanted)
+    assert (
+        "please install these yourself: make gcc libc6-dev liburing-dev python3 python3-venv fio kmod libibverbs-dev"
+        in (done.stderr)
+    )
+
+
 def test_says_what_it_installs_before_it_does(machine: Path) -> None:
     add_program(machine, "apt-get", '#!/usr/bin/env bash\necho apt-get "$@"\n')
     if os.geteuid() != 0:
