@@ -60,6 +60,9 @@ void st_source_close(st_source *source);
 /* 1 if the source's files are open with O_DIRECT. */
 int st_source_is_direct(const st_source *source);
 
+/* A memory source's pages in order of page id, for as long as the source is open; NULL of any other source. */
+const uint8_t *st_source_memory(const st_source *source, uint64_t *byte_count);
+
 /* Set the delay model of a named emulated device, for all processes that use it, from the next step on; the device
  * owes nothing from before. Each term is 0 to ST_DELAY_US_MAX. */
 #define ST_DELAY_US_MAX 60e6

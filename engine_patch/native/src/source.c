@@ -44,6 +44,13 @@ int st_source_is_direct(const st_source *source) {
     return source->direct;
 }
 
+const uint8_t *st_source_memory(const st_source *source, uint64_t *byte_count) {
+    if (source->kind != ST_SOURCE_MEMORY)
+        return NULL;
+    *byte_count = source->layout.page_count * ST_PAGE_BYTES;
+    return source->memory;
+}
+
 /* O_DIRECT where the filesystem has it: the tier must not fill the page cache that others live on. */
 static int open_stripe(const char *path, int *direct) {
     int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
