@@ -126,6 +126,58 @@ class CStepStatus(ctypes.Structure):
     ]
 
 
+class CRdmaSettings(ctypes.Structure):
+    """st_rdma_settings in st_rdma.h."""
+
+    _fields_ = [
+        ("device", ctypes.c_char * 64),
+        *(
+            (name, c_uint32)
+            for name in (
+                "port", "gid_index", "threads", "queue_pairs", "depth", "unit", "ack_timeout", "retry_count",
+                "service_level", "traffic_class",
+            )
+        ),
+        ("timeout_ns", c_uint64),
+    ]  # fmt: skip
+
+
+class CRdmaEnd(ctypes.Structure):
+    """st_rdma_end in st_rdma.h."""
+
+    _fields_ = [("number", c_uint32), ("first_psn", c_uint32)]
+
+
+class CRdmaPort(ctypes.Structure):
+    """st_rdma_port in st_rdma.h."""
+
+    _fields_ = [
+        ("gid", ctypes.c_uint8 * 16),
+        ("lid", c_uint32),
+        ("mtu", c_uint32),
+        ("ethernet", c_uint32),
+        ("reads_max", c_uint32),
+    ]
+
+
+class CRdmaRegion(ctypes.Structure):
+    """st_rdma_region in st_rdma.h."""
+
+    _fields_ = [("address", c_uint64), ("byte_count", c_uint64), ("key", c_uint32), ("reserved", c_uint32)]
+
+
+class CRdmaCounters(ctypes.Structure):
+    """st_rdma_counters in st_rdma.h."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            "batches", "rows", "reads", "bytes", "signalled",
+            "retry_exceeded", "remote_access", "flushed", "other_errors", "wrong_length", "late_batches", "connections",
+        )
+    ]  # fmt: skip
+
+
 _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_layout_init": (
         c_int,
@@ -148,6 +200,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_source_open_borrowed": (c_int, [c_void_p, POINTER(CLayout), POINTER(c_void_p)]),
     "st_source_open_emulated": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
     "st_source_open_pattern": (c_int, [c_uint64, POINTER(CLayout), POINTER(c_void_p)]),
+    "st_source_memory": (c_void_p, [c_void_p, POINTER(c_uint64)]),
     "st_rows_client_open": (c_int, [c_int, POINTER(CLayout), c_uint32, POINTER(c_void_p)]),
     "st_rows_client_close": (None, [c_void_p]),
     "st_rows_fetch": (c_int, [c_void_p, c_void_p, c_uint32, c_void_p, POINTER(c_uint32)]),
@@ -157,6 +210,20 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_remote_state": (c_int, [c_void_p]),
     "st_remote_cancel": (None, [c_void_p]),
     "st_rows_serve": (c_int, [c_void_p, c_int, c_uint32, POINTER(CRowsCounters)]),
+    "st_rdma_available": (c_int, [c_char_p]),
+    "st_rdma_open": (c_int, [POINTER(CRdmaSettings), POINTER(CLayout), POINTER(c_void_p), c_char_p]),
+    "st_rdma_close": (None, [c_void_p]),
+    "st_rdma_prepare": (c_int, [c_void_p, POINTER(CRdmaEnd), POINTER(CRdmaPort), c_char_p]),
+    "st_rdma_connect": (
+        c_int,
+        [c_void_p, POINTER(CRdmaEnd), POINTER(CRdmaPort), POINTER(CRdmaRegion), c_int, c_char_p],
+    ),
+    "st_rdma_try": (c_int, [c_void_p, c_char_p]),
+    "st_rdma_limits": (None, [c_void_p, POINTER(c_uint32), POINTER(c_uint32)]),
+    "st_rdma_source": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "st_rdma_read_counters": (None, [c_void_p, POINTER(CRdmaCounters)]),
+    "st_rdma_use_layout": (c_int, [c_void_p, POINTER(CLayout)]),
+    "st_rdma_source_attach": (None, [c_void_p]),
     "st_source_close": (None, [c_void_p]),
     "st_delay_set": (c_int, [c_char_p, c_double, c_double, c_double]),
     "st_sleep_until": (None, [c_uint64]),

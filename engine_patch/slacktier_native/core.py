@@ -28,8 +28,9 @@ from slacktier.errors import (
 from slacktier.page import Superblock, same_rows
 from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
 from slacktier_native.pages import FAULTS
+from slacktier_native.rdma import READ_ERRORS, RdmaSpec
 from slacktier_native.row_link import RowsSpec
-from slacktier_native.sources import AnySource, MemorySpec, PatternSource, SourcePool, SourceSpec, set_delay
+from slacktier_native.sources import AnySource, MemorySpec, PatternSource, RemoteSpec, SourcePool, SourceSpec, set_delay
 
 LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
 REPLICAS_MAX: Final = 4
@@ -177,7 +178,7 @@ class LookupCore:
             try:
                 return self._sources.get(spec)[1]
             except TierUnavailableError as exc:
-                if not isinstance(spec, RowsSpec) or exc.errno == 0:
+                if not isinstance(spec, RemoteSpec) or exc.errno == 0:
                     raise
                 away = away or exc
         assert away is not None  # noqa: S101 - there is at least one source
@@ -189,8 +190,12 @@ class LookupCore:
             spec.label: self._sources.down_reason(spec)
             for specs in self._specs
             for spec in specs
-            if isinstance(spec, RowsSpec)
+            if isinstance(spec, RemoteSpec)
         }
+
+    def rdma_counters(self, spec: RdmaSpec) -> dict[str, int]:
+        """READs, rows and bytes of one of this core's RDMA sources since open, and its failures by kind."""
+        return self._sources.rdma_counters(spec)
 
     @property
     def handle(self) -> int:
@@ -272,9 +277,12 @@ class LookupCore:
             return ContractError(
                 f"{where}, row {report.row_id}: {FAULTS[report.fault]}; {tried}", hint="run `slacktier verify` on it"
             )
-        if isinstance(spec, RowsSpec):
+        if isinstance(spec, RemoteSpec):
             where = f"layer {layer_id} row {report.row_id} from {spec.label}"
-        found = os.strerror(-report.bytes) if report.bytes < 0 else f"{report.bytes} bytes, expected 4096"
+        found = f"{report.bytes} bytes, expected 4096"
+        if report.bytes < 0:
+            known = READ_ERRORS if isinstance(spec, RdmaSpec) else {}
+            found = known.get(-report.bytes, os.strerror(-report.bytes))
         return TierUnavailableError(
             f"{where}: read failed: {found}; {tried}",
             tier=spec.tier.value, operation="read", target=spec.label, errno=-report.error,

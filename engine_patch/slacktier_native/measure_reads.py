@@ -19,11 +19,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from slacktier.errors import ConfigError
+from slacktier.tiers import Tier
 from slacktier.window_fit import ReadSample
 from slacktier_native.core import LayerSetup, LookupCore, RowIds
-from slacktier_native.row_link import RowsSpec
-from slacktier_native.sources import SourceSpec
+from slacktier_native.sources import RemoteSpec, SourceSpec
 
+REMOTE_BACKENDS: Final = {Tier.TCP: "rows", Tier.RDMA: "verbs"}
 PAGES: Final = (25, 100, 300, 700)
 STEPS_PER_VISIT: Final = 10
 _BARRIER_S: Final = 30.0
@@ -72,11 +73,11 @@ class Reader(Protocol):
 class CoreReader:
     """Through the lookup core, as serving reads: the same table as two layers without a cache."""
 
-    def __init__(self, spec: SourceSpec | RowsSpec, layer_id: int, *, pages_max: int, backend: str = "auto") -> None:
+    def __init__(self, spec: SourceSpec | RemoteSpec, layer_id: int, *, pages_max: int, backend: str = "auto") -> None:
         layers = [LayerSetup(layer_id, (spec,)), LayerSetup(layer_id, (spec,))]
         self._core = LookupCore(layers, lookups_max=max(1024, pages_max), backend=backend)
         self.label = spec.label
-        self.backend = "rows" if isinstance(spec, RowsSpec) else self._core.backend
+        self.backend = REMOTE_BACKENDS.get(spec.tier, self._core.backend)
         sb = self._core.superblock(0)
         self.page_count, self.rows_per_page = sb.page_count, sb.rows_per_page
 

@@ -22,6 +22,7 @@ from slacktier.tiers import Tier
 from slacktier_native._lib import library
 from slacktier_native.memory_table import MemoryTable
 from slacktier_native.pages import PageCodec
+from slacktier_native.rdma import RdmaLink, RdmaSpec
 from slacktier_native.row_link import RowLink, RowsSpec
 
 _SUPERBLOCKS_BYTES: Final = SUPERBLOCK_PAGES * PAGE_BYTES
@@ -94,7 +95,8 @@ class MemorySpec:
         return f"emulated:{self.device}:memory" if self.device else "dram:memory"
 
 
-AnySource = SourceSpec | PatternSource | MemorySpec | RowsSpec
+RemoteSpec = RowsSpec | RdmaSpec
+AnySource = SourceSpec | PatternSource | MemorySpec | RemoteSpec
 
 
 class SourcePool:
@@ -107,7 +109,7 @@ class SourcePool:
         self._allow_partial = allow_partial
         self._open: dict[AnySource, tuple[int, Superblock]] = {}
         self._mapped: list[npt.NDArray[np.uint8]] = []  # outlive the sources that read from them
-        self._links: dict[AnySource, RowLink] = {}
+        self._links: dict[AnySource, RowLink | RdmaLink] = {}
 
     def get(self, spec: AnySource, *, like: Superblock | None = None) -> tuple[int, Superblock]:
         """(handle, superblock) of a source; raises ConfigError, ContractError or TierUnavailableError.
@@ -115,15 +117,22 @@ class SourcePool:
         like  a replica's superblock, with which a server that cannot be reached yet is taken for a link that is down
         """
         if spec not in self._open:
-            self._open[spec] = self._open_link(spec, like) if isinstance(spec, RowsSpec) else self._open_new(spec)
+            self._open[spec] = self._open_link(spec, like) if isinstance(spec, RemoteSpec) else self._open_new(spec)
         handle, sb = self._open[spec]
         if spec.delay is not None:
             set_delay(spec.device, spec.delay)
         return handle, sb
 
-    def _open_link(self, spec: RowsSpec, like: Superblock | None) -> tuple[int, Superblock]:
-        link = self._links[spec] = RowLink(spec, like=like)
+    def _open_link(self, spec: RemoteSpec, like: Superblock | None) -> tuple[int, Superblock]:
+        link = RdmaLink(spec, like=like) if isinstance(spec, RdmaSpec) else RowLink(spec, like=like)
+        self._links[spec] = link
         return link.handle, link.superblock
+
+    def rdma_counters(self, spec: RdmaSpec) -> dict[str, int]:
+        """What an open RDMA source read, and its failures by kind."""
+        link = self._links[spec]
+        assert isinstance(link, RdmaLink)  # noqa: S101 - _open_link pairs them
+        return link.counters()
 
     def down_reason(self, spec: AnySource) -> str:
         """Why an open remote source's link is down; empty while it is up, and for local sources."""
@@ -181,6 +190,15 @@ class SourcePool:
         self._open.clear()
         self._mapped.clear()
         self._links.clear()
+
+
+def memory_of(handle: int) -> tuple[int, int]:
+    """(address, bytes) of a memory source's pages, in order of page id; they stay there until it is closed."""
+    byte_count = ctypes.c_uint64()
+    address = library().st_source_memory(handle, ctypes.byref(byte_count))
+    if address is None:
+        raise ConfigError("not a source in memory")
+    return int(address), byte_count.value
 
 
 def _open_table(spec: MemorySpec) -> tuple[int, Superblock]:

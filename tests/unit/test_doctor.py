@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import replace
+from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 from slacktier.errors import ConfigError
 from slacktier_cli.commands import doctor
 from slacktier_cli.doctor.checks import Check, Status, demo_runs, judge
-from slacktier_cli.doctor.facts import DirectoryFacts, Facts, UringFacts
+from slacktier_cli.doctor.facts import DirectoryFacts, Facts, RdmaFacts, UringFacts
 from slacktier_cli.doctor.probe import cgroup_limit, missing_packages, probe, probe_direct
+from slacktier_native.rdma_ports import Gid, Port
 
 GOOD = Facts(
     python=(3, 11, 2),
@@ -30,7 +32,9 @@ GOOD = Facts(
     hugepages_free=0,
     cpu_flags=frozenset({"sse4_2", "avx2"}),
     memlock_bytes=None,
-    rdma_devices=("mlx5_0 1: CA",),
+    rdma=RdmaFacts(
+        (Port("mlx5_0", 1, "ACTIVE", "Ethernet", (Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2"),)),), (), "", ""
+    ),
     nvme_devices=("nvme0 A model",),
     extras={"emulated": (), "engine": (), "plan": (), "plots": (), "dev": ("ruff",)},
     fio=True,
@@ -48,6 +52,32 @@ def with_uring(setup_errno: int, *, disabled: int | None = 0, seccomp: bool = Fa
 
 def with_directory(**changes: object) -> Facts:
     return replace(GOOD, directory=replace(GOOD.directory, **changes))
+
+
+def with_rdma(**changes: object) -> Facts:
+    return replace(GOOD, rdma=replace(GOOD.rdma, **changes))
+
+
+def with_port(**changes: object) -> Facts:
+    return with_rdma(ports=(replace(GOOD.rdma.ports[0], **changes),))
+
+
+@pytest.mark.parametrize(
+    ("facts", "found", "remedy"),
+    [
+        (with_rdma(ports=()), "none", "driver"),
+        (with_port(state="DOWN"), "mlx5_0 port 1 is DOWN", "ip link set"),
+        (with_port(gids=()), "mlx5_0 port 1 has no usable GID", "IP address"),
+        (with_port(gids=(Gid(0, IPv6Address("fe80::1"), "IB/RoCE v1"),)), "no usable GID", "IP address"),
+        (with_rdma(denied=("/dev/infiniband/uverbs0",)), "no access to /dev/infiniband/uverbs0", "rdma/ resource"),
+    ],
+)
+def test_what_tier_rdma_lacks_is_named_with_its_remedy(facts: Facts, found: str, remedy: str) -> None:
+    check = line(facts, "rdma devices")
+    assert check.status is Status.MISSING
+    assert found in check.found
+    assert remedy in check.remedy
+    assert "never turns into another tier" in check.means
 
 
 def test_machine_with_everything_is_ok_throughout() -> None:
@@ -109,7 +139,9 @@ def test_what_the_demo_needs_is_missing_with_a_remedy(facts: Facts, name: str) -
         (replace(GOOD, transparent_hugepages="never"), "huge pages", Status.WARN),
         (replace(GOOD, cpu_flags=frozenset()), "cpu features", Status.WARN),
         (replace(GOOD, memlock_bytes=8 << 20), "locked memory", Status.WARN),
-        (replace(GOOD, rdma_devices=()), "rdma devices", Status.MISSING),
+        (with_rdma(ports=()), "rdma devices", Status.MISSING),
+        (with_rdma(library_error="no libibverbs.so.1"), "rdma library", Status.MISSING),
+        (with_rdma(pyverbs_error="No module named 'pyverbs'"), "pyverbs", Status.MISSING),
         (replace(GOOD, nvme_devices=()), "nvme devices", Status.MISSING),
         (replace(GOOD, fio=False), "fio", Status.MISSING),
         (replace(GOOD, extras=GOOD.extras | {"plan": ("scipy",)}), "extra plan", Status.MISSING),

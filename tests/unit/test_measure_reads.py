@@ -145,22 +145,24 @@ def test_remote_node_is_measured_over_tcp(
     assert "connect failed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("address", ["tcp://node/x", "tcp://node:1/notauuid/1", "tcp:node", "tcp://node:99999999/a/1"])
+@pytest.mark.parametrize("address", ["node/x", "node:1/notauuid/1", "node", "node:99999999/a/1"])
+@pytest.mark.parametrize("scheme", ["tcp", "rdma"])
 def test_address_that_is_none_is_refused(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scheme: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    address = f"{scheme}://{address}"
     assert command(monkeypatch, address) == 2
     assert "--token FILE" in capsys.readouterr().err
     token = tmp_path / "token"
     token.write_bytes(b"0123456789abcdef0123456789abcdef")
     assert command(monkeypatch, address, "--token", token) == 2
-    assert "expected tcp://HOST:PORT/TABLE/LAYER" in capsys.readouterr().err
+    assert f"expected {scheme}://HOST:PORT/TABLE/LAYER" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--token", "token"), "--token is for tcp:// addresses"),
+        (("--token", "token"), "--token is for tcp:// and rdma:// addresses"),
         (("--tier", "tape"), "--tier tape: expected nvme or dram"),
         (("--emulate", "tape"), "--emulate tape: expected one of paper-nvme-shared"),
     ],

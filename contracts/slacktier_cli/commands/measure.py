@@ -29,7 +29,7 @@ from slacktier_cli.outputs import check_output
 
 if TYPE_CHECKING:
     from slacktier_native.measure_reads import Reader
-    from slacktier_native.sources import SourceSpec
+    from slacktier_native.sources import RemoteSpec, SourceSpec
 
 R2_POOR = 0.9
 
@@ -45,13 +45,16 @@ def _root() -> None:
 def reads(
     target: Annotated[
         list[str],
-        typer.Argument(help="A complete region, a file or block device per stripe; or tcp://HOST:PORT/TABLE/LAYER."),
+        typer.Argument(
+            help="A complete region, a file or block device per stripe; or tcp:// or rdma://HOST:PORT/TABLE/LAYER."
+        ),
     ],
     tier: Annotated[str, typer.Option(help="nvme: read the file or device; dram: load it into memory first.")] = "nvme",
     emulate: Annotated[
         str, typer.Option(metavar="MODEL", help=f"Memory held back by a delay model: {', '.join(SHIPPED)}.")
     ] = "",
-    token: Annotated[Path | None, typer.Option(help="Token file of the row server; with tcp:// only.")] = None,
+    token: Annotated[Path | None, typer.Option(help="Token file of the row server or memory node.")] = None,
+    unit: Annotated[str, typer.Option(help="With rdma://: a READ brings one record, or a whole page.")] = "record",
     pages: Annotated[
         list[int] | None, typer.Option(min=1, help="Pages of a layer in a step; repeat it for several counts.")
     ] = None,
@@ -72,6 +75,7 @@ def reads(
       slacktier measure reads /dev/nvme1n1 /dev/nvme2n1 --seconds 30
       slacktier measure reads layer1.region --tier dram
       slacktier measure reads tcp://node2:7400/8a5c7a7e-0f0e-4a52-9e64-0a5cf1a3b1de/14 --token token --out node2.yaml
+      slacktier measure reads rdma://node2:7500/8a5c7a7e-0f0e-4a52-9e64-0a5cf1a3b1de/1 --token token --unit page
       slacktier measure reads layer1.region --emulate paper-nvme-shared --json | jq .read
     """
     from slacktier_native import measure_reads
@@ -81,7 +85,7 @@ def reads(
     if out is not None:
         check_output("--out", out)
     counts = tuple(pages or measure_reads.PAGES)
-    tier_read, open_reader = _opener(target, tier, emulate, token, sum(sorted(counts)[-2:]))
+    tier_read, open_reader = _opener(target, tier, emulate, token, unit, sum(sorted(counts)[-2:]))
     with _bar(seconds) as progress:
         task = progress.add_task("reading", total=1.0)
         samples, reader = measure_reads.measure(
@@ -89,7 +93,7 @@ def reads(
             told=lambda share: progress.update(task, completed=share),
         )  # fmt: skip
     fit = fit_read_model(samples, ranks_per_unit=ranks)
-    machine = describe_machine(Path() if tier_read is Tier.TCP else Path(target[0]).parent)
+    machine = describe_machine(Path() if tier_read in (Tier.TCP, Tier.RDMA) else Path(target[0]).parent)
     found = ReadModelFile(
         tier=tier_read, target=reader.label, backend=reader.backend, read=_rounded(fit.model), r2=round(fit.r2, 4),
         samples=len(samples), machine=str(machine),
@@ -103,24 +107,22 @@ def reads(
 
 
 def _opener(
-    target: list[str], tier: str, emulate: str, token: Path | None, pages_max: int
+    target: list[str], tier: str, emulate: str, token: Path | None, unit: str, pages_max: int
 ) -> tuple[Tier, Callable[[], Reader]]:
     """The tier that is read, and what opens one rank's reader."""
     from slacktier_native.measure_reads import CoreReader
-    from slacktier_native.row_link import RowsSpec
 
     if tier not in (Tier.NVME, Tier.DRAM):
         raise ConfigError(f"--tier {tier}: expected nvme or dram")
     if emulate and emulate not in SHIPPED:
         raise ConfigError(f"--emulate {emulate}: expected one of {', '.join(SHIPPED)}")
-    if target[0].startswith("tcp:"):
+    if target[0].startswith(("tcp:", "rdma:")):
         if token is None or len(target) > 1:
             raise ConfigError(f"{target[0]}: expected one address and --token FILE")
-        host, port, table, layer_id = _address(target[0])
-        rows = RowsSpec(host, port, token, layer_id, table)
-        return Tier.TCP, lambda: CoreReader(rows, layer_id, pages_max=pages_max)
+        remote = _remote(target[0], token, unit)
+        return remote.tier, lambda: CoreReader(remote, remote.layer_id, pages_max=pages_max)
     if token is not None:
-        raise ConfigError("--token is for tcp:// addresses")
+        raise ConfigError("--token is for tcp:// and rdma:// addresses")
     paths = [Path(text) for text in target]
     with open_region(paths) as opened:
         layer_id = opened.superblock.layer_id
@@ -136,16 +138,29 @@ def _spec(paths: list[Path], tier: Tier, emulate: str) -> SourceSpec:
     return SourceSpec(tier, tuple(paths))
 
 
-def _address(text: str) -> tuple[str, int, uuid.UUID, int]:
-    """tcp://HOST:PORT/TABLE/LAYER; raises ConfigError for anything else."""
+def _remote(address: str, token: Path, unit: str) -> RemoteSpec:
+    from slacktier_native.rdma import RdmaSettings, RdmaSpec, ReadUnit
+    from slacktier_native.row_link import RowsSpec
+
+    if unit not in list(ReadUnit):
+        raise ConfigError(f"--unit {unit}: expected {' or '.join(ReadUnit)}")
+    scheme, host, port, table, layer_id = _address(address)
+    if scheme is Tier.TCP:
+        return RowsSpec(host, port, token, layer_id, table)
+    return RdmaSpec(host, port, token, layer_id, table, RdmaSettings(unit=ReadUnit(unit)))
+
+
+def _address(text: str) -> tuple[Tier, str, int, uuid.UUID, int]:
+    """tcp:// or rdma://HOST:PORT/TABLE/LAYER; raises ConfigError for anything else."""
+    scheme = Tier(text.partition(":")[0])
     try:
         parts = urlsplit(text)
         table, layer = parts.path.strip("/").split("/")
-        if parts.scheme == "tcp" and parts.hostname and parts.port and layer.isascii() and layer.isdigit():
-            return parts.hostname, parts.port, uuid.UUID(table), int(layer)
+        if parts.hostname and parts.port and layer.isascii() and layer.isdigit():
+            return scheme, parts.hostname, parts.port, uuid.UUID(table), int(layer)
     except ValueError as exc:
-        raise ConfigError(f"{text}: expected tcp://HOST:PORT/TABLE/LAYER: {exc}") from exc
-    raise ConfigError(f"{text}: expected tcp://HOST:PORT/TABLE/LAYER")
+        raise ConfigError(f"{text}: expected {scheme}://HOST:PORT/TABLE/LAYER: {exc}") from exc
+    raise ConfigError(f"{text}: expected {scheme}://HOST:PORT/TABLE/LAYER")
 
 
 def _rounded(model: ReadModel) -> ReadSpec:

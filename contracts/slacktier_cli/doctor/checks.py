@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from slacktier_cli.doctor.facts import Facts
+from slacktier_native.rdma_ports import ACTIVE, usable_gid
 
 DEMO_DISK_BYTES: Final = (
     5 << 30
@@ -176,9 +177,43 @@ def check_memlock(facts: Facts) -> Check:
 
 
 def check_rdma(facts: Facts) -> Check:
-    if facts.rdma_devices:
-        return Check("rdma devices", Status.OK, ", ".join(facts.rdma_devices), "another node's memory could be read")
-    return Check("rdma devices", Status.MISSING, "none", "tier rdma is not possible on this machine")
+    """A device, a port that is up, a GID to speak from, the right to open it: the first of these that is missing."""
+    name, rdma, means = "rdma devices", facts.rdma, "tier rdma is not possible here; it never turns into another tier"
+    if not rdma.ports:
+        remedy = "load the NIC's RDMA driver (`rdma link` lists devices); in a pod ask for its rdma/ resource"
+        return Check(name, Status.MISSING, "none", means, remedy)
+    down = [f"{port.label} is {port.state}" for port in rdma.ports if port.state != ACTIVE]
+    up = [port for port in rdma.ports if port.state == ACTIVE]
+    if not up:
+        remedy = "`ip link set NETDEV up`, or on InfiniBand start a subnet manager"
+        return Check(name, Status.MISSING, ", ".join(down), means, remedy)
+    usable = [(port, gid) for port in up if (gid := usable_gid(port)) is not None]
+    if not usable:
+        found = ", ".join(f"{port.label} has no usable GID" for port in up)
+        remedy = "give its network device an IP address: RoCE v2 GIDs are made of these, all others are zero"
+        return Check(name, Status.MISSING, found, means, remedy)
+    if rdma.denied:
+        found = f"no access to {', '.join(rdma.denied)}"
+        return Check(name, Status.MISSING, found, means, "chmod 666 on it, or in a pod ask for the rdma/ resource")
+    found = ", ".join(f"{port.label}, GID {gid.index} {gid.address}" for port, gid in usable)
+    return Check(name, Status.OK, ", ".join([found, *down]), "another node's memory could be read")
+
+
+def check_verbs(facts: Facts) -> Check:
+    name = "rdma library"
+    if not facts.rdma.library_error:
+        return Check(name, Status.OK, "libibverbs loads", "reads a memory node's rows")
+    remedy = "apt-get install libibverbs1 ibverbs-providers libibverbs-dev, then make native"
+    return Check(name, Status.MISSING, facts.rdma.library_error, "tier rdma cannot be read from here", remedy)
+
+
+def check_pyverbs(facts: Facts) -> Check:
+    if not facts.rdma.pyverbs_error:
+        return Check("pyverbs", Status.OK, "installed", "this machine can be a memory node over RDMA")
+    return Check(
+        "pyverbs", Status.MISSING, facts.rdma.pyverbs_error, "this machine cannot be a memory node over RDMA",
+        "apt-get install python3-pyverbs, or pip install 'slacktier[rdma]'",
+    )  # fmt: skip
 
 
 def check_nvme(facts: Facts) -> Check:
@@ -204,7 +239,7 @@ def check_fio(facts: Facts) -> Check:
 
 CHECKS: Final[tuple[Callable[[Facts], Check], ...]] = (
     check_python, check_native, check_uring, check_direct, check_disk, check_memory, check_cgroup, check_hugepages,
-    check_cpu, check_memlock, check_rdma, check_nvme, check_fio,
+    check_cpu, check_memlock, check_rdma, check_verbs, check_pyverbs, check_nvme, check_fio,
 )  # fmt: skip
 
 

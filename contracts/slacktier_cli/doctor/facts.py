@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from slacktier_native.rdma_ports import Port
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
@@ -33,6 +35,22 @@ class UringFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RdmaFacts:
+    """What tier rdma would find here.
+
+    ports          of all devices, with their state and GIDs
+    denied         device nodes that this user may not open
+    library_error  why the native library cannot read by RDMA, or ""
+    pyverbs_error  why this machine cannot be a memory node, or ""
+    """
+
+    ports: tuple[Port, ...]
+    denied: tuple[str, ...]
+    library_error: str
+    pyverbs_error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One machine. Sizes in bytes; None for a limit means that there is none.
 
@@ -52,7 +70,7 @@ class Facts:
     hugepages_free: int
     cpu_flags: frozenset[str]
     memlock_bytes: int | None
-    rdma_devices: tuple[str, ...]
+    rdma: RdmaFacts
     nvme_devices: tuple[str, ...]
     extras: dict[str, tuple[str, ...]]
     fio: bool

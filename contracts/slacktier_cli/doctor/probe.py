@@ -14,12 +14,13 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from slacktier.errors import ConfigError, SlackTierError
 from slacktier.page import PAGE_BYTES, RowFormat, Superblock
-from slacktier_cli.doctor.facts import DirectoryFacts, Facts, UringFacts
+from slacktier_cli.doctor.facts import DirectoryFacts, Facts, RdmaFacts, UringFacts
 from slacktier_cli.machine import (
     CPUINFO,
     MEMINFO,
@@ -29,7 +30,10 @@ from slacktier_cli.machine import (
     free_disk_bytes,
     proc_field,
 )  # fmt: skip
+from slacktier_native import rdma_ports
 from slacktier_native.core import LayerSetup, LookupCore, PatternSource
+from slacktier_native.rdma import rdma_library
+from slacktier_native.rdma_device import load_pyverbs
 
 SYS_IO_URING_SETUP: Final = 425  # the same on every architecture that Linux added it to
 URING_PARAMS_BYTES: Final = 120
@@ -150,6 +154,24 @@ def _devices(directory: Path, label: str) -> tuple[str, ...]:
     return tuple(f"{entry.name} {_read(entry / label)}".strip() for entry in sorted(directory.iterdir()))
 
 
+def probe_rdma(sysfs: Path = rdma_ports.SYSFS, nodes: Path = Path("/dev/infiniband")) -> RdmaFacts:
+    """Ports from sysfs, whether device nodes may be opened, and whether both libraries load; opens no device."""
+    verbs = sorted(nodes.glob("uverbs*")) if nodes.is_dir() else []
+    return RdmaFacts(
+        ports=tuple(rdma_ports.list_ports(sysfs)),
+        denied=tuple(str(node) for node in verbs if not os.access(node, os.R_OK | os.W_OK)),
+        library_error=_error_of(rdma_library), pyverbs_error=_error_of(load_pyverbs),
+    )  # fmt: skip
+
+
+def _error_of(load: Callable[[], object]) -> str:
+    try:
+        load()
+    except SlackTierError as exc:
+        return str(exc)
+    return ""
+
+
 def _transparent_hugepages() -> str:
     match = re.search(r"\[(\w+)\]", _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")))
     return match.group(1) if match else ""
@@ -171,7 +193,7 @@ def probe(directory: Path) -> Facts:
         hugepages_free=int(proc_field(MEMINFO, "HugePages_Free") or 0),
         cpu_flags=frozenset((proc_field(CPUINFO, "flags") or proc_field(CPUINFO, "Features")).split()),
         memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
-        rdma_devices=_devices(Path("/sys/class/infiniband"), "node_type"),
+        rdma=probe_rdma(),
         nvme_devices=_devices(Path("/sys/class/nvme"), "model"),
         extras=probe_extras(),
         fio=shutil.which("fio") is not None,
