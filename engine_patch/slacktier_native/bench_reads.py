@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`slacktier bench reads`: bursts of random page reads, ours against fio, preadv threads and mmap, interleaved.
+"""`slacktier bench reads`: bursts of random page reads, ours against fio, preadv threads, mmap and a peer, interleaved.
 
 A burst is what a decode step asks for: so many distinct pages at once, over when the last one is checked. fio reads
 the same file with io_uring and O_DIRECT, iodepth = iodepth_batch_submit = iodepth_batch_complete_min =
@@ -8,6 +8,8 @@ min(pages, 256), so that it works in bursts as well. Our figures include the che
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import mmap
 import os
@@ -18,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +35,20 @@ from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
 
 DEPTH_MAX: Final = 256
 PAGES: Final = (50, 200, 750, 3000)
-Burst = Callable[[np.ndarray[Any, np.dtype[np.int64]]], None]
+PEER: Final = "engramdb"
+PageIds = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Arm:
+    """burst reads distinct pages; after, outside the measured time, makes the device be read the next time as well."""
+
+    burst: Callable[[PageIds], object]
+    after: Callable[[], None] = _nothing
 
 
 @dataclass
@@ -58,22 +73,32 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _run_block(
-    burst: Burst, page_count: int, pages: int, seconds: float, rng: np.random.Generator, to: Samples
-) -> None:
-    """Bursts of distinct random pages for so many seconds."""
-    end, start_cpu, count, busy_s = time.monotonic() + seconds, _cpu_s(), 0, 0.0
+def _run_block(arm: Arm, page_count: int, pages: int, seconds: float, rng: np.random.Generator, to: Samples) -> None:
+    """Bursts of distinct random pages for so many seconds; what drawing and evicting them costs is not counted."""
+    end, start_cpu, count, busy_s, ours_s = time.monotonic() + seconds, _cpu_s(), 0, 0.0, 0.0
     while time.monotonic() < end:
-        page_ids = np.unique(rng.integers(0, page_count, pages + pages // 8))
-        page_ids = rng.permutation(page_ids)[:pages]
+        thread_s = time.thread_time()
+        page_ids = _draw(rng, page_count, pages)
+        ours_s += time.thread_time() - thread_s
         start = time.perf_counter()
-        burst(page_ids)
+        arm.burst(page_ids)
         elapsed = time.perf_counter() - start
+        thread_s = time.thread_time()
+        arm.after()
         to.bursts_s.append(elapsed)
         busy_s += elapsed
         count += 1
-    to.cpu_s += _cpu_s() - start_cpu
+        ours_s += time.thread_time() - thread_s
+    to.cpu_s += _cpu_s() - start_cpu - ours_s
     to.block_iops.append(count * pages / busy_s)
+
+
+def _draw(rng: np.random.Generator, page_count: int, pages: int) -> PageIds:
+    """Distinct pages; a repeat of one drawn before would be served without a read."""
+    drawn = np.unique(rng.integers(0, page_count, pages + pages // 8 + 8))
+    while drawn.size < pages:
+        drawn = np.unique(np.append(drawn, rng.integers(0, page_count, pages)))
+    return rng.permutation(drawn)[:pages]
 
 
 def _fio_block(path: Path, pages: int, seconds: float, to: Samples) -> None:
@@ -101,16 +126,16 @@ def _fio_block(path: Path, pages: int, seconds: float, to: Samples) -> None:
 
 
 @contextmanager
-def _core_arm(path: Path, backend: str) -> Iterator[Burst]:
+def _core_arm(path: Path, backend: str) -> Iterator[Arm]:
     with LookupCore([LayerSetup(_layer_id(path), (SourceSpec(Tier.NVME, (path,)),))], backend=backend) as core:
         rows_per_page = core.superblock(0).rows_per_page
 
-        def burst(page_ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        def burst(page_ids: PageIds) -> None:
             core.begin([page_ids * rows_per_page])
             core.wait(0)
             core.end()
 
-        yield burst
+        yield Arm(burst)
 
 
 def _layer_id(path: Path) -> int:
@@ -119,23 +144,61 @@ def _layer_id(path: Path) -> int:
 
 
 @contextmanager
-def _mmap_arm(path: Path, *, willneed: bool) -> Iterator[Burst]:
-    """What a page-cache design does; the page cache of the file is dropped before each burst."""
+def _mmap_arm(path: Path, *, willneed: bool) -> Iterator[Arm]:
+    """What a page-cache design does, with the file's page cache dropped between bursts."""
     fd = os.open(path, os.O_RDONLY)
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as mapping:
         mapping.madvise(mmap.MADV_RANDOM)
 
-        def burst(page_ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        def burst(page_ids: PageIds) -> None:
             offsets = (page_ids + SUPERBLOCK_PAGES) * PAGE_BYTES
             for offset in offsets.tolist() if willneed else ():
                 mapping.madvise(mmap.MADV_WILLNEED, offset, PAGE_BYTES)
             np.frombuffer(mapping, np.uint8)[offsets].sum()
-            # Evict what was read, so that the next burst reads the device as well.
+
+        def evict() -> None:
             mapping.madvise(mmap.MADV_DONTNEED)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-        yield burst
+        evict()
+        yield Arm(burst, evict)
     os.close(fd)
+
+
+@contextmanager
+def _peer_arm(path: Path, reader: Any) -> Iterator[Arm]:
+    """A page reader of engramdb-python 0.3.0: buffered, since it fails on O_DIRECT descriptors; checks nothing."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def evict() -> None:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    evict()
+    try:
+        yield Arm(
+            lambda ids: reader.read_pages([fd] * ids.size, ((ids + SUPERBLOCK_PAGES) * PAGE_BYTES).tolist()), evict
+        )
+    finally:
+        os.close(fd)
+
+
+def _open_arms(path: Path, stack: ExitStack) -> tuple[dict[str, Arm], dict[str, str]]:
+    """(arms beside fio, how to get those that cannot run here)."""
+    arms = {
+        "uring": _core_arm(path, "uring"),
+        "preadv": _core_arm(path, "posix"),
+        "mmap": _mmap_arm(path, willneed=False),
+        "mmap-willneed": _mmap_arm(path, willneed=True),
+    }
+    absent = {}
+    if importlib.util.find_spec(PEER) is None:
+        absent[PEER] = "not installed: pip install engramdb-python"
+    else:
+        peer = importlib.import_module(PEER)
+        arms[PEER] = _peer_arm(path, peer.PageReader())
+        arms[f"{PEER}-uring"] = _peer_arm(path, peer.IoUringPageReader())
+    return {name: stack.enter_context(arm) for name, arm in arms.items()}, absent
 
 
 def run(
@@ -143,22 +206,20 @@ def run(
 ) -> dict[str, Any]:
     """Measure all arms on one region file in interleaved blocks.
 
-    returns  {"steps": [{"pages", "iops_ratio_to_fio", "p99_ratio_to_fio", "cpu_ratio_to_fio", "arms": {...}}]}
-    raises   ConfigError if fio is not installed or the region does not open
+    returns  {"steps": [{"pages", "iops_ratio_to_fio", "p99_ratio_to_fio", "cpu_ratio_to_fio", "arms": {...}}],
+             "not_run": {arm: what it takes}}
+    raises   ConfigError if fio is not installed, the region does not open or a burst has more pages than it
     """
     if shutil.which("fio") is None:
         raise ConfigError("fio is not installed", hint="apt-get install fio")
     with open_region([path]) as region:
         page_count = region.superblock.page_count
+    if max(pages) > page_count:
+        raise ConfigError(f"{path}: bursts of {max(pages)} distinct pages, the region has {page_count}")
     rng = np.random.default_rng(seed)
     steps = []
-    with (
-        _core_arm(path, "uring") as uring,
-        _core_arm(path, "posix") as posix,
-        _mmap_arm(path, willneed=False) as mapped,
-        _mmap_arm(path, willneed=True) as willneed,
-    ):
-        arms = {"uring": uring, "preadv": posix, "mmap": mapped, "mmap-willneed": willneed}
+    with ExitStack() as stack:
+        arms, absent = _open_arms(path, stack)
         for count in pages:
             samples = {name: Samples() for name in ("fio", *arms)}
             for _ in range(blocks):
@@ -168,7 +229,7 @@ def run(
                     else:
                         _run_block(arms[name], page_count, count, seconds, rng, samples[name])
             steps.append(_compare(count, {name: s.summary(count) for name, s in samples.items()}))
-    return {"path": str(path), "blocks": blocks, "seconds": seconds, "seed": seed, "steps": steps}
+    return {"path": str(path), "blocks": blocks, "seconds": seconds, "seed": seed, "steps": steps, "not_run": absent}
 
 
 def _compare(pages: int, arms: dict[str, dict[str, float]]) -> dict[str, Any]:

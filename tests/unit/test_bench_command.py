@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -61,6 +62,36 @@ def test_reads_table_has_a_line_per_arm_and_size(monkeypatch: pytest.MonkeyPatch
         ["uring", "50", "90,123", "2.12", "3.5", "1.25"],
         ["uring", "750", "90,123", "2.12", "3.5", "1.25"],
     ]
+
+
+def test_reads_say_how_to_get_an_arm_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(path: Path, **options: Any) -> dict[str, Any]:
+        return {"steps": [], "not_run": {"engramdb": "not installed: pip install engramdb-python"}}
+
+    monkeypatch.setattr(bench_reads, "run", run)
+    out = invoke("reads", str(tmp_path / "a.region"))
+    assert "engramdb: not installed: pip install engramdb-python" in out
+
+
+def test_bursts_are_distinct_pages_even_of_a_small_region() -> None:
+    drawn = bench_reads._draw(np.random.default_rng(0), 60, 50)
+    assert len(set(drawn.tolist())) == drawn.size == 50
+
+
+def test_record_json_has_a_cost_per_row_for_each_arm() -> None:
+    report = json.loads(invoke("record", "--mib", "1", "--blocks", "2", "--json"))
+    assert (report["rows"], report["row_bytes"], report["record_bytes"]) == (3840, 264, 272)
+    assert len(report["arms"]) == 6
+    assert all(arm["ns_per_row"] > 0 for arm in report["arms"].values())
+    assert report["arms"]["memcpy of the pages"]["ratio_to_memcpy"] == 1
+
+
+def test_rows_json_compares_several_clients_with_a_lone_one() -> None:
+    args = ("--rows", "10", "--clients", "2", "--pace-ms", "1", "--requests", "2", "--blocks", "1", "--json")
+    report = json.loads(invoke("rows", *args))
+    assert report["requests"] == 10
+    assert len(report["clients_p50_ms"]) == 2
+    assert report["ratio_to_lone"] == pytest.approx(max(report["clients_p50_ms"]) / report["lone_p50_ms"])
 
 
 def test_stage_table_has_a_line_per_arm_with_its_spread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from slacktier.errors import ConfigError
 from slacktier_cli.bench_decode import decode
 from slacktier_cli.bench_hooks import hooks
 from slacktier_cli.bench_split import split
+from slacktier_cli.bench_transfer import record, rows
 from slacktier_cli.progress import byte_progress
 from slacktier_cli.results import print_results, working
 from slacktier_cli.sizes import parse_size
@@ -21,6 +22,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure part
 app.command("decode")(decode)
 app.command("hooks")(hooks)
 app.command("split")(split)
+app.command("record")(record)
+app.command("rows")(rows)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -99,7 +102,7 @@ def reads(
     seed: Annotated[int, typer.Option(min=0, help="Draws pages and the order of the arms.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Bursts of random page reads: ours with io_uring and with preadv, against fio and mmap, on one file.
+    """Bursts of random page reads: ours with io_uring and with preadv, against fio, mmap and a peer, on one file.
 
     A burst is what a decode step asks for. Ours check every row that arrives; fio checks nothing.
 
@@ -114,14 +117,15 @@ def reads(
         result = bench_reads.run(
             region, pages=tuple(pages or bench_reads.PAGES), blocks=blocks, seconds=seconds, seed=seed
         )
-    rows = [
+    table = [
         (arm, step["pages"], f["iops"], f["burst_ms_p50"], f["burst_ms_p99"], f["cpu_us_per_page"])
         for step in result["steps"]
         for arm, f in step["arms"].items()
     ]
     print_results(
-        "reads", result, directory=region.parent, as_json=as_json, rows=rows,
+        "reads", result, directory=region.parent, as_json=as_json, rows=table,
         columns=("arm", "pages", "reads/s", "burst ms p50", "p99", "cpu us/page"),
+        notes=[f"{arm}: {why}" for arm, why in result.get("not_run", {}).items()],
     )  # fmt: skip
 
 
