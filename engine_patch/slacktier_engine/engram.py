@@ -46,6 +46,8 @@ def tiered_embedding(stock: Any, tier: EngineTier) -> Any:
             out = torch.empty(*indices.shape, self.dim, dtype=torch.bfloat16, device=indices.device)
             if indices.shape[0] == 0:
                 return out
+            if forward_batch is not None and forward_batch.forward_mode.is_idle():
+                return out.zero_()  # a DP rank without work pads its batch; nothing was looked up
             tier.join(self.layer_id, indices, out.view(-1, self.dim))
             return self._reduce_owned_rows(out) if tier.striped else out
 
@@ -75,22 +77,43 @@ def _block(stock: Any) -> int:
 def dequantizer(stock: Any, sb: Superblock) -> Dequantize:
     """The engine's own arithmetic on gathered rows: its lookup, over a table that is those rows."""
 
+    table = _Table(stock)
+    every = torch.arange(0)
+
     def dequantize(payload: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        return table_lookup(stock, payload.view(torch.float8_e4m3fn), scales.view(torch.float8_e8m0fnu), None)
+        nonlocal every
+        if len(every) < len(payload):
+            every = torch.arange(len(payload))
+        table.hold(payload.view(torch.float8_e4m3fn), scales.view(torch.float8_e8m0fnu))
+        return table.rows(every[: len(payload)])
 
     return dequantize
 
 
-def table_lookup(stock: Any, weight: torch.Tensor, scale: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
-    """Rows `ids` (all, if None) of a table in memory, by stock's _owned_rows: [n, dim] bf16."""
-    table = stock.__new__(stock)
-    nn.Module.__init__(table)
-    table.dim, table.row_start, table.rows = weight.shape[1], 0, weight.shape[0]
-    table.host_table, table._sort_host_reads = None, False
-    table.weight, table.scale = weight, scale
-    wanted = torch.arange(len(weight), device=weight.device) if ids is None else ids
-    rows: torch.Tensor = stock._owned_rows(table, wanted)
-    return rows
+def table_lookup(stock: Any, weight: torch.Tensor, scale: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Rows `ids` of a table in memory, by stock's arithmetic: [..., dim] bf16."""
+    table = _Table(stock)
+    table.hold(weight, scale)
+    return table.rows(ids)
+
+
+class _Table:
+    """One of the engine's embeddings, over tensors that are given to it one after another."""
+
+    def __init__(self, stock: Any) -> None:
+        self._lookup = stock._owned_rows
+        self._table = stock.__new__(stock)
+        nn.Module.__init__(self._table)
+        # Past nn.Module's own way, which for each tensor looks through all that it keeps.
+        self._fields = self._table.__dict__
+        self._fields |= {"row_start": 0, "host_table": None, "_sort_host_reads": False}
+
+    def hold(self, weight: torch.Tensor, scale: torch.Tensor) -> None:
+        self._fields |= {"weight": weight, "scale": scale, "dim": weight.shape[1], "rows": weight.shape[0]}
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self._lookup(self._table, ids)
+        return found
 
 
 def find_tables(model: Any, engram: Any) -> list[TableShape]:

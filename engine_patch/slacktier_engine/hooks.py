@@ -69,7 +69,11 @@ def _hooks(tier: EngineTier) -> list[Hook]:
             lambda model: [found] if (found := engram.find_tables(model, engram_module)) else [],
             partial(engram.dequantizer, stock_engram),
         ),
-        Family(lambda model: [[table] for table in ple.find_tables(model, qwen_module)], ple.dequantizer),
+        Family(
+            lambda model: [[table] for table in ple.find_tables(model, qwen_module)],
+            ple.dequantizer,
+            always_reduces=True,
+        ),
     ]
     return [
         Hook(f"{_ENGRAM}.EngramEmbedding", engram.tiered_embedding(stock_engram, tier), "REPLACE"),

@@ -132,6 +132,11 @@ class EngineTier:
             raise ConfigError(
                 f"tables: layer {missing[0]} of the model is not configured", hint="each lookup layer needs its sources"
             )
+        if family.always_reduces and self.tp > 1 and not self.striped:
+            raise ConfigError(
+                "--attn-dp-size: not with SlackTier and PLE layers: the engine adds up what its ranks looked up",
+                hint="start the server without DP attention",
+            )
         owner = (self.rank, self.tp) if self.striped else (0, 1)
         setups = [self.setups[table.layer_id] for table in tables]
         core = self._open(setups, *owner)
@@ -304,13 +309,18 @@ class EngineTier:
 
 
 class Family:
-    """A kind of lookup layer: how to find its tables in a model, and the engine's arithmetic on gathered rows."""
+    """A kind of lookup layer: how to find its tables in a model, and the engine's arithmetic on gathered rows.
+
+    always_reduces  the engine adds up what its ranks looked up, whoever owns the rows
+    """
 
     def __init__(
-        self, find: Callable[[Any], list[list[TableShape]]], dequantizer: Callable[[Superblock], Dequantize]
-    ) -> None:
+        self, find: Callable[[Any], list[list[TableShape]]], dequantizer: Callable[[Superblock], Dequantize],
+        *, always_reduces: bool = False,
+    ) -> None:  # fmt: skip
         self._find = find
         self.dequantizer = dequantizer
+        self.always_reduces = always_reduces
 
     def groups(self, model: Any) -> list[list[TableShape]]:
         """The tables of each group that one step path serves; [] where the model has none of this kind."""

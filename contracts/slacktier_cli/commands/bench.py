@@ -10,7 +10,6 @@ import typer
 
 from slacktier.errors import ConfigError
 from slacktier_cli.bench_decode import decode
-from slacktier_cli.bench_hooks import hooks
 from slacktier_cli.bench_split import split
 from slacktier_cli.bench_transfer import record, rows
 from slacktier_cli.progress import byte_progress
@@ -20,7 +19,6 @@ from slacktier_cli.sizes import parse_size
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure parts of SlackTier.")
 
 app.command("decode")(decode)
-app.command("hooks")(hooks)
 app.command("split")(split)
 app.command("record")(record)
 app.command("rows")(rows)

@@ -61,7 +61,7 @@ def check_another_row_count_is_refused_at_the_start(folder: Path) -> None:
     world.ROWS = 1000  # what the model has
     try:
         raised(
-            ContractError, "65536 rows of 32 bytes .* layer 1 has 1000",
+            ContractError, "65536 rows of 256 bytes .* layer 1 has 1000",
             lambda: world.attached(world.settings_of(folder / "regions", folder / "checkpoint")),
         )  # fmt: skip
     finally:

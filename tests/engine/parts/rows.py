@@ -9,6 +9,7 @@ import torch
 import world
 
 from slacktier_engine.control import apply_binding
+from slacktier_engine.cuda_step import CudaStepPath
 from slacktier_engine.settings import Binding, Lossy
 from slacktier_rowids.seen_set import SeenLayer, SeenSet
 
@@ -85,6 +86,43 @@ def check_idle_and_empty_batches_touch_nothing(folder: Path) -> None:
     assert world.run_step(tier, model, world.random_ids(0))[0].shape == (0, world.COLUMNS, world.DIM)
     world.engram.issue_after_hash(tier)(world.random_ids(3), None, None, world.batch("idle"))
     assert tier.groups[0].core.stats()[1]["steps"] == steps
+    tier.close()
+
+
+def check_padding_of_an_idle_rank_is_zero(folder: Path) -> None:
+    """With DP attention a rank without work joins the step with rows that nobody hashed."""
+    tier, model = world.attached(world.settings_of(folder / "regions", folder / "checkpoint"))
+    found = model.embed(0)(torch.zeros((3, world.COLUMNS), dtype=torch.int64), world.batch("idle"))
+    assert found.shape == (3, world.COLUMNS, world.DIM)
+    assert not found.view(torch.int16).any()
+    tier.close()
+
+
+def check_the_gpu_path_answers_alike_behind_the_same_seam(folder: Path) -> None:
+    """Its kernels in Triton's interpreter, its side stream on this thread.
+
+    The engine's kernel and its torch path differ where a row is not a number (scale 255, values 0x7F and 0xFF); ours
+    are held to the one that runs on their device, so those rows are left out here.
+    """
+    settings = world.settings_of(folder / "regions", folder / "checkpoint")
+    tier, model = world.attached(settings)
+    cpu = tier.groups[0]
+    core = tier._open(list(tier.setups.values()), 0, 1)
+    gpu = CudaStepPath(core, cpu.tables, [64, 64], torch.device("cpu"), 10.0)
+    ids, live = world.random_ids(4), torch.tensor([1, 1, 0, 1])
+    expected = world.run_step(tier, model, ids, world.batch(live=live))
+    gpu.issue(ids, live)
+    for k in range(2):
+        out = torch.empty((ids[:, k].numel(), world.DIM), dtype=torch.bfloat16)
+        gpu.join(k, out)
+        flat = ids[:, k].reshape(-1)
+        numbers = (flat >> 8 != 255) & (flat & 0x7F != 0x7F) if k == 0 else flat >= 0
+        wanted = expected[k].reshape(out.shape)
+        assert world.same_bits(out[numbers], wanted[numbers]), f"layer {world.LAYERS[k]}"
+    gpu.check()
+    with gpu.between_steps() as held:
+        assert held is core
+    gpu.close()
     tier.close()
 
 

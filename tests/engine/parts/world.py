@@ -24,7 +24,7 @@ from slacktier_tierd.tables import find_table
 
 STOCK = stock.EngramEmbedding
 LAYERS = (1, 14)
-COLUMNS, DIM = 24, 32
+COLUMNS, DIM, SCALES = 24, 256, 8  # V4.1's
 ROWS = 65_536  # one for each pair of scale byte and value byte
 TOKENS = 40
 
@@ -37,11 +37,11 @@ def tables(seed: int = 0) -> dict[str, torch.Tensor]:
     other = torch.randint(0, 0x7F, (ROWS, DIM), generator=generator, dtype=torch.uint8)
     return {
         "layers.1.engram.embed.weight": weight[:, None].expand(ROWS, DIM).contiguous().view(torch.float8_e4m3fn),
-        "layers.1.engram.embed.scale": scale[:, None].contiguous().view(torch.float8_e8m0fnu),
+        "layers.1.engram.embed.scale": scale[:, None].expand(ROWS, SCALES).contiguous().view(torch.float8_e8m0fnu),
         "layers.14.engram.embed.weight": other.view(torch.float8_e4m3fn),
-        "layers.14.engram.embed.scale": torch.randint(110, 140, (ROWS, 1), generator=generator, dtype=torch.uint8).view(
-            torch.float8_e8m0fnu
-        ),
+        "layers.14.engram.embed.scale": torch.randint(
+            110, 140, (ROWS, SCALES), generator=generator, dtype=torch.uint8
+        ).view(torch.float8_e8m0fnu),
     }
 
 
@@ -138,6 +138,9 @@ class Mode:
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def is_extend(self) -> bool:
+        return self._name == "extend"
 
     def is_decode(self) -> bool:
         return self._name == "decode"
