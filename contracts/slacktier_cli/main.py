@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "probe": ("slacktier_cli.commands.probe", "Say whether the engine here serves from its tier."),
     "tierd": ("slacktier_cli.commands.tierd", "Run the tier service: stage, serve, share and heal tables."),
     "serve-rows": ("slacktier_cli.commands.serve_rows", "Serve regions' rows to other nodes from memory, over TCP."),
+    "status": ("slacktier_cli.commands.status", "Show tierd's tables, replicas, places, bindings and work."),
     "plan": ("slacktier_cli.commands.plan", "Place tables by the window rule."),
     "characterize": ("slacktier_cli.commands.characterize", "Measure miss curves from a trace."),
     "measure": ("slacktier_cli.commands.measure", "Fit a read model to a device under load."),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import ssl
 import urllib.error
 import urllib.parse
@@ -14,7 +15,18 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from slacktier.api import Access, ApiError, ErrorBody, InstanceSpec, Part, Report, SeedAccess, SeedSpec
+from slacktier.api import (
+    PAGE_LIMIT_MAX,
+    Access,
+    ApiError,
+    ErrorBody,
+    InstanceSpec,
+    Kind,
+    Part,
+    Report,
+    SeedAccess,
+    SeedSpec,
+)
 from slacktier.errors import ConfigError, SlackTierError
 
 CALL_S: Final = 10.0
@@ -101,6 +113,21 @@ class TierdClient:
         """A prefill instance's seed server; for a bound decode instance."""
         name = urllib.parse.quote(prefill_instance, safe="")
         return _parse(SeedAccess, self._call("GET", f"instances/{name}/seed", None, CALL_S))
+
+    def everything(self) -> dict[str, list[dict[str, Any]]]:
+        """All resources by kind, as lists of what a GET answers; for status."""
+        return {kind.value: self._all(kind) for kind in Kind}
+
+    def _all(self, kind: Kind) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
+        after = ""
+        while True:
+            content = self._call("GET", f"{kind.value}?limit={PAGE_LIMIT_MAX}{after}", None, CALL_S)
+            page = json.loads(content)
+            items += page["items"]
+            if page["next"] is None:
+                return items
+            after = f"&after={urllib.parse.quote(page['next'], safe='')}"
 
     def _put(self, path: str, body: Part) -> None:
         self._call("PUT", path, body.model_dump_json().encode(), CALL_S)

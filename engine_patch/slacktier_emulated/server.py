@@ -23,6 +23,7 @@ import uvloop
 from slacktier.errors import ConfigError
 from slacktier_emulated import engine_process
 from slacktier_emulated.app import Server, make_app
+from slacktier_emulated.binding import Bound
 from slacktier_emulated.engine_client import EngineClient
 from slacktier_emulated.settings import EngineSettings, ServerSettings
 from slacktier_emulated.text import Codec
@@ -74,8 +75,12 @@ def spawn_engine(settings: EngineSettings) -> tuple[SpawnProcess, socket.socket]
     return process, ours
 
 
-def serve(engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_json: bool) -> int:
+def serve(
+    engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_json: bool, bound: Bound | None = None
+) -> int:
     """Serve until a signal or until the engine ends; returns the exit code.
+
+    bound   the instance of tierd that this server is, if it is one
 
     raises  ConfigError for what is found wrong before or while the engine starts
     """
@@ -83,7 +88,9 @@ def serve(engine: EngineSettings, settings: ServerSettings, codec: Codec, *, as_
     process, engine_sock = spawn_engine(engine)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_Running(engine, settings, codec, process, as_json=as_json).run(sock, engine_sock))
+            return runner.run(
+                _Running(engine, settings, codec, process, as_json=as_json, bound=bound).run(sock, engine_sock)
+            )
     finally:
         sock.close()
         process.kill()  # does nothing to one that has ended, as after every run to the end
@@ -94,9 +101,10 @@ class _Running:
     """One server from start to end."""
 
     def __init__(
-        self, engine: EngineSettings, settings: ServerSettings, codec: Codec, process: SpawnProcess, *, as_json: bool
-    ) -> None:
-        self._process = process
+        self, engine: EngineSettings, settings: ServerSettings, codec: Codec, process: SpawnProcess, *, as_json: bool,
+        bound: Bound | None,
+    ) -> None:  # fmt: skip
+        self._process, self._bound = process, bound
         self._settings = settings
         self._engine = engine
         self._server = Server(settings, codec, eos_id=engine.eos_id, running_max=engine.running_max)
@@ -144,9 +152,15 @@ class _Running:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if client.started.done():
             self._announce(client.started.result(), sock)
+            following = asyncio.ensure_future(self._bound.run(client)) if self._bound else None
         else:
             client.started.cancel()
+            following = None
         await stopping
+        if following is not None and self._bound is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await asyncio.to_thread(self._bound.leave)
         if not self._gone:
             await self._drain(client)
 

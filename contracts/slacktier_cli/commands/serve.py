@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from slacktier.errors import ConfigError
+from slacktier_cli.serve_instance import InstanceOptions, bind
 from slacktier_emulated.layers import GRAMMAR, LayerPlan, plan_layers
 from slacktier_emulated.profile import Profile, load_profile
 from slacktier_emulated.recording import check_record_path
@@ -53,6 +54,19 @@ def command(
     record_limit: Annotated[int, typer.Option(min=1, help="Look-ups to record at most.")] = 50_000_000,
     body_limit_bytes: Annotated[int, typer.Option(min=1024, help="Larger requests get 413.")] = 16 << 20,
     drain_s: Annotated[float, typer.Option(min=0.0, help="Running streams go on this long after SIGTERM.")] = 10.0,
+    tierd: Annotated[str, typer.Option(help="URL of tierd's head, which says where rows are; no --layer.")] = "",
+    instance: Annotated[str, typer.Option(help="This instance's name, for --tierd.")] = "",
+    tierd_token_file: Annotated[Path | None, typer.Option(help="This instance's token, for --tierd.")] = None,
+    tierd_ca: Annotated[Path | None, typer.Option(help="CA file for an https --tierd.")] = None,
+    table: Annotated[list[str] | None, typer.Option(help="LAYER=NAME of a table of tierd's; repeat it.")] = None,
+    plan_sessions: Annotated[int, typer.Option(min=1, max=4096, help="Load to be placed for, with --tierd.")] = 64,
+    misses: Annotated[
+        list[str] | None, typer.Option(help="LAYER=ROWS:PAGES,...; pages per step with so many cache rows.")
+    ] = None,
+    row_cache: Annotated[int, typer.Option(min=0, help="Cache rows for tierd to split between layers.")] = 0,
+    slo_pct: Annotated[float, typer.Option(min=0, help="Slowdown that is allowed, % of a step, with --tierd.")] = 1.0,
+    node: Annotated[str, typer.Option(help="The node that this is, as tierd's Ray names it.")] = "",
+    tierd_wait_s: Annotated[float, typer.Option(min=1, help="How long the start waits to be bound.")] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line when ready.")] = False,
 ) -> None:
     """Serve an OpenAI-compatible endpoint whose engine is emulated: look-ups are real, compute time is waited for.
@@ -64,17 +78,28 @@ def command(
       slacktier serve --layer 1=nvme:/data/l1 --layer 14=nvme:/data/l14 --config /data/checkpoint/config.json
       slacktier serve --layer 1=dram:/data/l1 --layer 14=nvme:/data/l14 --cache-rows 1=500000 --tp 1
       slacktier serve --layer 1=emulated@paper-rdma:/data/l1 --layer 14=nvme:/dev/nvme0n1,/dev/nvme1n1 --port 0 --json
+      slacktier serve --tierd http://localhost:8700 --tierd-token-file token --instance a --table 1=t1 --table 14=t14
       curl localhost:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64, "stream": true}'
       curl localhost:8000/slacktier/control -d '{"layers": [{"layer_id": 1, "tier": "dram", "cache_rows": 200000}]}'
     """
     if engine not in _ENGINES:
         raise ConfigError(f"--engine {engine}: expected emulated", hint="a real engine is served by its own command")
     chosen = load_profile(profile)
-    plans = plan_layers(layer or [], cache_rows or [], chosen.layer_ids)
     ranks = tp if tp is not None else chosen.tp
     if rank >= ranks:
         raise ConfigError(f"--rank {rank}: expected below --tp {ranks}")
     model_config = load_config(config)
+    bound = None
+    if tierd:
+        bound = bind(
+            InstanceOptions(
+                url=tierd, name=instance, token_file=tierd_token_file, ca_file=tierd_ca, tables=tuple(table or ()),
+                sessions=plan_sessions, misses=tuple(misses or ()), cache_rows=row_cache, slo_pct=slo_pct, node=node,
+                wait_s=tierd_wait_s, ranks=ranks,
+            ),
+            chosen, load_layout(model_config, name=config), is_free=not (layer or cache_rows),
+        )  # fmt: skip
+    plans = bound.plans if bound else plan_layers(layer or [], cache_rows or [], chosen.layer_ids)
     _check_tables(plans, load_layout(model_config, name=config), check_pattern)
     if record_lookups is not None:
         check_record_path(record_lookups)
@@ -90,7 +115,7 @@ def command(
         host=host, port=port, model_name=_served_name(model_name, chosen), waiting_max=max_waiting,
         context_length=context_length, body_bytes_max=body_limit_bytes, drain_s=drain_s, token=_token(token_file),
     )  # fmt: skip
-    code = serve(engine_settings, server_settings, codec, as_json=as_json)
+    code = serve(engine_settings, server_settings, codec, as_json=as_json, bound=bound)
     if code:
         raise typer.Exit(code)
 
