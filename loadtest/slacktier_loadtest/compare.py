@@ -24,11 +24,10 @@ from slacktier_loadtest.forecast import predicted_slowdowns
 from slacktier_loadtest.handle import Generator, GeneratorOptions, running_generator
 from slacktier_loadtest.live import Live, live
 from slacktier_loadtest.scenario import Scenario, TargetSpec
-from slacktier_loadtest.script import BlockScript, RequestShape, message_json
+from slacktier_loadtest.script import BlockScript, RequestShape, marker_ids, message_json
 from slacktier_loadtest.servers import EmulatedServers, RunningTarget, Server, model_of
 from slacktier_loadtest.workload import Phase, Prepared, prepare
 
-_FIRST_TOKEN: Final = 1000  # an ordinary id; it stands before all prompts of a block and is another one in the next
 _GIVE_UP_SHARE: Final = 0.5  # of a block's requests: a server that fails so many is not asked again
 
 
@@ -212,7 +211,7 @@ def _shape(options: RunOptions, url: str, marker: int) -> RequestShape:
         body["ignore_eos"] = True
     if options.is_chat:
         return RequestShape("messages", message_json("system", f"Run {marker}."), body)
-    return RequestShape("prompt", str(_FIRST_TOKEN + marker), body, replays=options.is_emulated)
+    return RequestShape("prompt", marker_ids(marker), body, replays=options.is_emulated)
 
 
 def _script(options: RunOptions, phase: Phase, urls: tuple[str, ...], shape: RequestShape) -> BlockScript:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from slacktier_cli.replay.reply import streaming_body
+
+_MARKER_FIRST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class RequestShape:
     """How a request's JSON is made around its prompt.
 
     field        "prompt" (token ids) or "messages"
-    first        the prompt's first element, other in each block where no prefix cache may know the prompt; or ""
+    first        the prompt's first elements, other in each block where no prefix cache may know the prompt; or ""
     body         everything else: model, ignore_eos, temperature
     replays      ask the emulated engine for the recorded answer
     """
@@ -118,6 +120,11 @@ def payloads(session: SessionScript, shape: RequestShape) -> Iterator[tuple[Turn
         yield turn, shape.payload(turn, pieces)
         if turn.answer:
             pieces.append(turn.answer)
+
+
+def marker_ids(number: int) -> str:
+    """Two token ids to stand before a block's prompts: other ones for each of 10,000 numbers, ordinary in any model."""
+    return f"{_MARKER_FIRST + number // 100 % 100},{_MARKER_FIRST + number % 100}"
 
 
 def message_json(role: str, text: str) -> str:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from slacktier.errors import ConfigError
 from slacktier_loadtest.scenario import Load, load_scenario
-from slacktier_loadtest.script import BlockScript, RequestShape
+from slacktier_loadtest.script import BlockScript, RequestShape, marker_ids
 from slacktier_loadtest.servers import model_of
 from slacktier_loadtest.workload import prepare
 
-_FIRST_TOKEN = 1000
 _TIMEOUT_S = 120.0
 
 
@@ -23,5 +22,5 @@ def standalone_script(host: str, scenario: str, trace: str, seed: int, users: in
     chosen = chosen.model_copy(update={"load": Load(users=users)})
     prepared = prepare(chosen, Path(trace) if trace else None, seed=seed, is_chat=False)
     body = {"model": model_of(host, {}), "temperature": 0, "ignore_eos": True}
-    shape = RequestShape("prompt", str(_FIRST_TOKEN), body)
+    shape = RequestShape("prompt", marker_ids(0), body)
     return BlockScript(prepared.phases[0].users, (host,), shape, {}, _TIMEOUT_S)
