@@ -14,7 +14,7 @@ from slacktier_cli.demo.arms import arm_names as placement_names
 from slacktier_loadtest.scenario import Scenario, TargetSpec
 
 PAGE_CACHE: Final = "page-cache"
-DEFAULT_ARMS: Final = ("dram", "nvme", "nvme-split")
+DEFAULT_ARMS: Final = ("dram", "nvme", "nvme-split", "tcp")
 # What --devices paper puts in place of this machine's disk.
 PAPER_DISK: Final = "paper-nvme-shared"
 

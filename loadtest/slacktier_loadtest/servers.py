@@ -23,6 +23,7 @@ from slacktier_cli.sizes import parse_size
 from slacktier_loadtest.arms import PAGE_CACHE
 from slacktier_loadtest.client import Target
 from slacktier_loadtest.memory_cap import MemoryCap, drop_page_cache, memory_cap
+from slacktier_loadtest.row_server import RowServerProcess, running_row_server
 from slacktier_loadtest.scenario import EmulatedSpec, Switch, TargetSpec
 
 _READY_S: Final = 180.0
@@ -64,15 +65,20 @@ def until(seconds: float, what: str, is_so: Callable[[], bool], check: Callable[
 class EmulatedGroup:
     """Servers of the emulated engine on the same regions: one, or several that share the emulated devices."""
 
-    def __init__(self, processes: Sequence[ServerProcess], layer_ids: Sequence[int], spec: EmulatedSpec) -> None:
-        self._processes = tuple(processes)
+    def __init__(
+        self, processes: Sequence[ServerProcess], tables: Sequence[StagedTable], spec: EmulatedSpec,
+        rows: RowServerProcess | None,
+    ) -> None:  # fmt: skip
+        self._processes, self._rows = tuple(processes), rows
         self._targets = tuple(Target(process.endpoint.host, process.endpoint.port) for process in processes)
-        self._layer_ids, self._spec = tuple(layer_ids), spec
+        self._tables, self._spec = tuple(tables), spec
         self.urls = tuple(f"http://{target.host}:{target.port}" for target in self._targets)
 
     def check(self) -> None:
         for process in self._processes:
             process.check()
+        if self._rows is not None:
+            self._rows.check()
 
     def wait_ready(self) -> None:
         for target in self._targets:
@@ -90,17 +96,27 @@ class EmulatedGroup:
     def place(self, arm: Arm | None) -> None:
         """An arm with empty caches; None leaves the sources as they are."""
         self.wait_idle()
-        self.control({"layers": [{"layer_id": layer_id, "cache_rows": 0} for layer_id in self._layer_ids]})
+        self.control({"layers": [{"layer_id": table.layer_id, "cache_rows": 0} for table in self._tables]})
         if self._spec.sessions is not None:
             self.control({"profile": {"sessions": self._spec.sessions}})
         if arm is not None:
-            self.control({"layers": [self._change(arm, index) for index in range(len(self._layer_ids))]})
+            self.control({"layers": [self._change(arm, index) for index in range(len(self._tables))]})
         for target in self._targets:
             target.call("GET", "/slacktier/report?reset=true")
 
     def _change(self, arm: Arm, index: int) -> dict[str, Any]:
-        rows = arm.cache_rows(index, self._spec.cache_rows, len(self._layer_ids))
-        return {"layer_id": self._layer_ids[index], "cache_rows": rows, **_source(arm.source(index))}
+        rows = arm.cache_rows(index, self._spec.cache_rows, len(self._tables))
+        table = self._tables[index]
+        return {"layer_id": table.layer_id, "cache_rows": rows, **self._source(arm.source(index), table)}
+
+    def _source(self, source: LayerSource, table: StagedTable) -> dict[str, Any]:
+        if source.tier is Tier.TCP and self._rows is not None:
+            return {"tier": "tcp", "address": self._rows.address, "token_file": str(self._rows.token_file.resolve())}
+        change: dict[str, Any] = {"tier": source.tier.value, "paths": [str(table.path.resolve())]}
+        if source.tier is not Tier.EMULATED:
+            return change
+        # A device of this run alone: a delay's queue is shared by all processes of the machine that name it.
+        return {**change, "delay": source.delay, "device": f"loadtest-{os.getpid()}-{source.delay}"}
 
     def reports(self) -> tuple[ServerReport, ...]:
         return tuple(parse_report(target.call("GET", "/slacktier/report")) for target in self._targets)
@@ -112,13 +128,6 @@ def _is_ready(target: Target) -> bool:
 
 def _is_idle(target: Target) -> bool:
     return not any(target.call("GET", "/slacktier/status")["requests"].values())
-
-
-def _source(source: LayerSource) -> dict[str, Any]:
-    if source.tier is not Tier.EMULATED:
-        return {"tier": source.tier.value}
-    # A device of this run alone: a delay's queue is shared by all processes of the machine that name it.
-    return {"tier": "emulated", "delay": source.delay, "device": f"loadtest-{os.getpid()}-{source.delay}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +164,9 @@ class EmulatedServers:
         servers: dict[str, EmulatedServer] = {}
         switched = [arm for arm in arms if arm.name != PAGE_CACHE]
         if switched:
-            group = self._group("nvme", "server", (), (), stack)
+            has_tcp = any(Tier.TCP in (arm.first.tier, arm.later.tier) for arm in switched)
+            rows = stack.enter_context(running_row_server(self._tables, self._out)) if has_tcp else None
+            group = self._group("nvme", "server", (), (), stack, rows)
             servers |= {arm.name: EmulatedServer(group, arm) for arm in switched}
         if len(switched) < len(arms):
             servers[PAGE_CACHE] = EmulatedServer(self._capped(stack), None)
@@ -173,8 +184,9 @@ class EmulatedServers:
         return group
 
     def _group(
-        self, source: str, name: str, wrapper: Sequence[str], further: Sequence[str], stack: ExitStack
-    ) -> EmulatedGroup:
+        self, source: str, name: str, wrapper: Sequence[str], further: Sequence[str], stack: ExitStack,
+        rows: RowServerProcess | None = None,
+    ) -> EmulatedGroup:  # fmt: skip
         spec = self._spec
         further = ("--prefix-cache-tokens", str(spec.prefix_cache_tokens), *further)
         options = [
@@ -185,7 +197,7 @@ class EmulatedServers:
             for index in range(spec.instances)
         ]  # fmt: skip
         processes = [stack.enter_context(running_server(each)) for each in options]
-        group = EmulatedGroup(processes, [table.layer_id for table in self._tables], spec)
+        group = EmulatedGroup(processes, self._tables, spec, rows)
         group.wait_ready()
         return group
 

@@ -74,9 +74,9 @@ def test_every_request_completes_alike_in_every_arm(fleet: Fleet, regions: dict[
         )
         done = subprocess.run(
             [
-                sys.executable, "-c", "from slacktier_cli.main import main; main()", "loadtest", "compare", "--scenario",
-                str(scenario), "--trace", str(trace(tmp_path / "ids.npz")), "--equal-answers", "--max-lag-ms", "5000",
-                "--max-cpu", "5", "--json", "--out", str(tmp_path / "out"),
+                sys.executable, "-c", "from slacktier_cli.main import main; main()", "loadtest", "compare",
+                "--scenario", str(scenario), "--trace", str(trace(tmp_path / "ids.npz")), "--equal-answers",
+                "--max-lag-ms", "5000", "--max-cpu", "5", "--json", "--out", str(tmp_path / "out"),
             ],
             capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip

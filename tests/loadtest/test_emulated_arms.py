@@ -34,7 +34,7 @@ def compare(out: Path, *arguments: str, timeout_s: float = 280) -> dict[str, Any
 
 @pytest.mark.timeout(300)
 def test_arms_on_the_papers_devices_come_in_the_rules_order(tmp_path: Path) -> None:
-    arms = ("dram", "nvme-split", "nvme")
+    arms = ("dram", "nvme-split", "nvme", "tcp")
     report = compare(
         tmp_path, "--arms", ",".join(arms), "--devices", "paper", "--blocks", "3", "--users", "8", "--sessions", "8",
         "--turns", "3", "--output-tokens", "48",
@@ -46,7 +46,10 @@ def test_arms_on_the_papers_devices_come_in_the_rules_order(tmp_path: Path) -> N
     low = {name: report["overheads"][name]["interval_pct"][0] for name in arms[1:]}
     high = {name: report["overheads"][name]["interval_pct"][1] for name in arms[1:]}
     assert high["nvme-split"] >= 0  # not faster than dram
+    assert high["tcp"] >= 0
     assert low["nvme-split"] <= high["nvme"]
+    assert low["tcp"] <= high["nvme"]
+    assert predicted["tcp"] < predicted["nvme"]
     assert report["overheads"]["nvme"]["tpot_pct"] > 0
 
 

@@ -33,7 +33,7 @@ def overridden(scenario: Scenario, **changes: Any) -> tuple[Scenario, tuple[Targ
 def test_every_named_scenario_ships_and_is_valid() -> None:
     named = {
         "agent", "chat", "idle-gaps", "shared-table", "one-disk", "four-disks", "rdma", "qwen3.8", "kv-memory-reuse",
-        "prefill", "page-cache",
+        "prefill", "page-cache", "tcp",
     }  # fmt: skip
     assert named <= set(scenario_names())
     for name in scenario_names():
