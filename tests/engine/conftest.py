@@ -17,7 +17,7 @@ import workload
 from material import LAYERS, Plugin, Reference
 from servers import Server, ServerSpec, Shape, free_port, serving
 
-REFERENCE_PROMPTS = 24
+REFERENCE_PROMPTS = 48
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -114,13 +114,14 @@ class Fleet:
     def tiered(
         self, release: str, family: str, tables: list[dict[str, Any]], shape: Shape = USUAL, *, ready: bool = True,
         settings: dict[str, Any] | None = None, variables: dict[str, str] | None = None, token: Path | None = None,
+        flags: tuple[str, ...] = (),
     ) -> AbstractContextManager[Server]:  # fmt: skip
         """A server whose plugin has these tables; server.control_port is its readiness endpoint's."""
         listen = {"host": "127.0.0.1", "port": free_port(), **({"token_file": str(token)} if token else {})}
         config = {"tables": tables, "listen": listen, **(settings or {})}
         spec = ServerSpec(
             release, family, self.checkpoints[family], shape, (self.plugin.site, FAULTS),
-            {"SLACKTIER_CONFIG": json.dumps(config), **(variables or {})},
+            {"SLACKTIER_CONFIG": json.dumps(config), **(variables or {})}, flags,
         )  # fmt: skip
         return serving(spec, self.log(), ready=ready, control_port=listen["port"])
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ TESTS: Final = HERE.parent
 ROOT: Final = TESTS.parent
 MAKERS: Final = HERE / "checkpoints"
 SLACKTIER: Final = Path(sys.executable).parent / "slacktier"
+MARGIN: Final = 0.01  # of logits between 0.5 and 1, whose bf16 neighbours are 0.004 apart
 LAYERS: Final[Mapping[str, tuple[int, ...]]] = {"engram": (1, 3), "qwen": (1,)}
 
 
@@ -49,20 +51,30 @@ def _make(name: str, salt: str, *command: str | Path) -> Path:
     """build/engine/NAME-KEY, written by a maker in the engine's environment, unless it is there."""
     target = ROOT / "build/engine" / f"{name}-{_key(salt)}"
     if not target.exists():
-        partial = target.with_name(target.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
+        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")  # two runs may want it at once
         partial.mkdir(parents=True)
         run([python(), "-W", "ignore", *command], environment(RELEASES[-1], TESTS) | {"OUT": str(partial)})
-        partial.rename(target)
+        try:
+            partial.rename(target)
+        except OSError:  # the other run was first
+            if not target.exists():
+                raise
+            shutil.rmtree(partial)
     return target
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers' eager model answers: token ids to each prompt's token ids."""
+    """What transformers' eager model answers to each prompt, and by what margin of logits it chose each token."""
 
     prompts: list[list[int]]
-    answers: list[list[int]]
+    tokens: list[list[int]]
+    margins: list[list[float]]
+
+    def decided(self, index: int) -> list[int]:
+        """An answer's tokens before the first that rounding may have chosen: from there on others are as good."""
+        chosen = takewhile(lambda one: one[1] >= MARGIN, zip(self.tokens[index], self.margins[index], strict=True))
+        return [token for token, _ in chosen]
 
 
 def engram_checkpoint(table_bytes: int = 0) -> Path:
@@ -72,7 +84,11 @@ def engram_checkpoint(table_bytes: int = 0) -> Path:
 def qwen_checkpoint(prompts: list[list[int]], new_tokens: int) -> tuple[Path, Reference]:
     asked = json.dumps({"prompts": prompts, "new_tokens": new_tokens})
     made = _make("qwen", asked, MAKERS / "qwen.py", asked)
-    return made / "checkpoint", Reference(prompts, json.loads((made / "answers.json").read_text()))
+    return made / "checkpoint", _reference(prompts, json.loads((made / "answers.json").read_text()))
+
+
+def _reference(prompts: list[list[int]], answers: list[dict[str, Any]]) -> Reference:
+    return Reference(prompts, [one["tokens"] for one in answers], [one["margins"] for one in answers])
 
 
 def stage(checkpoint: Path, layer_id: int, target: Path) -> Path:

@@ -83,9 +83,12 @@ def test_answers_of_the_plugin_equal_those_of_stock(
     print(f"\n{case}: {answers} requests, {len(wrong)} differ")
     assert not wrong, f"{len(wrong)} of {answers} answers differ:\n" + "\n".join(wrong[:5])
     if case.is_compared_with_transformers:
-        tokens = [one.tokens for one in found["single"][: len(reference.answers)]]
-        assert tokens == reference.answers
-        print(f"{case}: {len(tokens)} answers equal those of transformers' eager model")
+        decided = [reference.decided(index) for index in range(min(size.single, len(reference.prompts)))]
+        for index, tokens in enumerate(decided):
+            assert found["single"][index].tokens[: len(tokens)] == tokens
+        count = sum(map(len, decided))
+        assert count >= 2 * len(decided)
+        print(f"{case}: {count} tokens of {len(decided)} answers equal those of transformers' eager model")
     # The tier was used: without it the answers would be equal as well.
     assert any(
         line.startswith("slacktier_lookups_total{") and not line.endswith(" 0.0") for line in metrics.splitlines()

@@ -13,12 +13,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from servers import Server
 
 NEW_TOKENS: Final = 8
 WORDS: Final = ["table", "row", "page", "cache", "layer", "window", "token", "rank", "step", "slot", "tier", "read"]
+ROUNDING: Final = 0.1  # of a logprob, between batches of other shapes
 FIRST_ID, END_ID = 3, 250  # below any special or unused id of either model
 
 
@@ -69,8 +71,8 @@ def answer(found: dict[str, Any]) -> Answer:
     return Answer(found["output_ids"], printed, about["cached_tokens"])
 
 
-def ask(server: Server, prompt: list[int]) -> Answer:
-    return answer(json.loads(server.post("/generate", {**body(), "input_ids": prompt})))
+def ask(server: Server, prompt: list[int], new_tokens: int = NEW_TOKENS) -> Answer:
+    return answer(json.loads(server.post("/generate", {**body(new_tokens), "input_ids": prompt})))
 
 
 def ask_batch(server: Server, texts: list[str]) -> list[Answer]:
@@ -103,6 +105,13 @@ def _conversation(server: Server, turns: int, seed: int) -> Iterator[Answer]:
         assert turn == 0 or found.cached > 0, "a turn of a conversation found no prefix"
         said += found.tokens
         yield found
+
+
+def decided(found: Answer) -> list[int]:
+    """Its tokens before the first whose logprob lies within rounding of the next likeliest one's."""
+    gaps = (best[0][0] - best[1][0] for best in found.logprobs[1])
+    sure = takewhile(lambda one: one[1] > ROUNDING, zip(found.tokens, gaps, strict=True))
+    return [token for token, _ in sure]
 
 
 def _texts(count: int, seed: int) -> list[str]:

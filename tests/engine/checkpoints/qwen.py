@@ -3,7 +3,8 @@
 
 python qwen.py '{"prompts": [[token id, ...], ...], "new_tokens": N}'
 
-Goes to $OUT/checkpoint and $OUT/answers.json: [[N greedy token ids], ...] from transformers' eager model.
+Goes to $OUT/checkpoint and $OUT/answers.json, [{"tokens": N greedy ones, "margins": of logits}, ...], those of
+transformers' eager model.
 
 transformers always builds the sparse attention's indexer. With a budget beyond every prompt it attends to all, as the
 engine does without an indexer, so the indexer's weights are left out of the checkpoint.
@@ -117,11 +118,15 @@ def random_model(folder: Path) -> Any:
     return model.to(torch.bfloat16).eval()
 
 
-def greedy(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
-    tokens = torch.tensor([prompt])
+def greedy(model: Any, prompt: list[int], new_tokens: int) -> dict[str, Any]:
+    """margins: by how much each token's logit exceeded the next likeliest one's."""
     with torch.no_grad():
-        made = model.generate(tokens, max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    return made[0, len(prompt) :].tolist()
+        made = model.generate(
+            torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0,
+            return_dict_in_generate=True, output_logits=True,
+        )  # fmt: skip
+    best = torch.stack([logits[0].float().topk(2).values for logits in made.logits])
+    return {"tokens": made.sequences[0, len(prompt) :].tolist(), "margins": (best[:, 0] - best[:, 1]).tolist()}
 
 
 def main(asked: str) -> None:
