@@ -19,21 +19,25 @@ import material
 import pytest
 from conftest import Fleet, Regions
 from engine_process import RELEASES
-from servers import Server, ServerFailedError
+from servers import Server, ServerFailedError, free_port
 
 from slacktier.page import PAGE_BYTES, SUPERBLOCK_PAGES, State, decode_superblock, encode_superblock
+from slacktier.tiers import Tier
+from slacktier_native.rows import RowServer
+from slacktier_native.sources import SourceSpec
 
-LIMIT_S: Final = 300.0
+LIMIT_S: Final = 500.0
 
 
 @dataclass
 class Start:
-    """What the server is told; `says`: what its log has to say."""
+    """What the server is told; `says`: what its log has to say; `tier`: a row server that runs meanwhile."""
 
     tables: list[dict[str, Any]]
     says: str
     settings: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
+    tier: RowServer | None = None
 
 
 Make = Callable[[Regions, Regions, Path], Start]
@@ -83,9 +87,28 @@ def _bad_setting(regions: Regions, zeros: Regions, folder: Path) -> Start:
     return Start(material.tables(regions), "lookups_max", settings={"lookups_max": 0})
 
 
+def _over_tcp(port: int, folder: Path) -> list[dict[str, Any]]:
+    (folder / "token").write_text("a-token-that-we-know")
+    source = {"tier": "tcp", "address": f"127.0.0.1:{port}", "token_file": str(folder / "token")}
+    return [{"layer": layer, "sources": [source]} for layer in material.LAYERS["engram"]]
+
+
+def _tier_down(regions: Regions, zeros: Regions, folder: Path) -> Start:
+    port = free_port()
+    return Start(_over_tcp(port, folder), f"127.0.0.1:{port}: connect failed")
+
+
+def _unauthorised(regions: Regions, zeros: Regions, folder: Path) -> Start:
+    sources = [SourceSpec(Tier.DRAM, tuple(paths)) for paths in regions.values()]
+    tier = RowServer(sources, b"a-token-that-only-the-tier-knows")
+    return Start(_over_tcp(tier.address[1], folder), "wrong token", tier=tier)
+
+
 CASES: Final[dict[str, Make]] = {
     "raise in register": _fault("register"),
     "raise in the first read": _fault("read"),
+    "tier down": _tier_down,
+    "unauthorised": _unauthorised,
     "no file": _no_file,
     "another layer's table": _other_layer,
     "another table": _other_rows,
@@ -130,7 +153,8 @@ def test_server_that_cannot_use_its_tier_ends_with_the_cause(
     with fleet.tiered(
         release, "engram", start.tables, ready=False, settings=start.settings, variables=start.variables
     ) as server:
-        watch_it_fail(server)
+        with start.tier or contextlib.nullcontext():
+            watch_it_fail(server)
         log = server.log.read_text(errors="replace")
     assert start.says in log, server.last_lines()
     print(f"\n{name}: {next(line for line in log.splitlines() if start.says in line)[:200]}")
