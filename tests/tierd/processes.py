@@ -67,8 +67,8 @@ class Process:
 class Tierd:
     """One head's directory: its state outlives the process."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
+        self.directory, self.host = directory, host
         self.run_dir = directory / "run"
         tokens = directory / "tokens"
         tokens.write_text(f"admin me {ADMIN}\n")
@@ -81,7 +81,8 @@ class Tierd:
     def start(self) -> None:
         self.head = Process(self.directory, "head", [
             "tierd", "--token-file", "tokens", "--state", "state.sqlite", "--port", str(self.port), "--json",
-            "--run-dir", str(self.run_dir), "--look-s", "1", "--stop-memory-nodes",
+            "--run-dir", str(self.run_dir), "--look-s", "1", "--stop-memory-nodes", "--host", self.host,
+            "--advertise", self.host,
         ])  # fmt: skip
         self.port = int(self.head.url.rsplit(":", 1)[1])
 
@@ -197,8 +198,14 @@ class Streams:
         self.completed = 0
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, args=(at,), daemon=True) for at in range(count)]
+        self._begun_s = time.monotonic()
         for thread in self._threads:
             thread.start()
+
+    def tpot_ms(self) -> float:
+        """Wall time per token of one stream, so far."""
+        tokens = self.completed * self._tokens / len(self._threads)
+        return 1000 * (time.monotonic() - self._begun_s) / max(tokens, 1e-9)
 
     def _run(self, at: int) -> None:
         with httpx.Client(timeout=60, trust_env=False) as client:

@@ -32,21 +32,29 @@ def _machine_bytes() -> int:
     return 0
 
 
-def _own_cgroup() -> Path:
+def _own_cgroups() -> list[tuple[Path, str, str]]:
+    """(directory, file of the limit, file of the use) of this process's memory cgroup, in either version."""
+    found = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
-        if line.startswith("0::"):
-            return _CGROUP / line[3:].lstrip("/")
-    return _CGROUP
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            found.append((_CGROUP / path.lstrip("/"), "memory.max", "memory.current"))
+        elif "memory" in controllers.split(","):
+            where = _CGROUP / "memory" / path.lstrip("/")
+            found.append((where, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    return found
 
 
 def _cgroup_bytes() -> int:
-    """Room below the tightest memory.max on the way up; a huge number where there is none."""
-    room, at = 1 << 62, _own_cgroup()
-    while at != _CGROUP.parent:
-        limit, current = at / "memory.max", at / "memory.current"
-        if limit.exists() and current.exists() and (text := limit.read_text().strip()) != "max":
-            room = min(room, max(0, int(text) - int(current.read_text())))
-        at = at.parent
+    """Room below the tightest limit on the way up; a huge number where there is none."""
+    room = 1 << 62
+    for directory, limit_name, use_name in _own_cgroups():
+        at = directory
+        while at.is_relative_to(_CGROUP):
+            limit, use = at / limit_name, at / use_name
+            if limit.exists() and use.exists() and (text := limit.read_text().strip()) != "max":
+                room = min(room, max(0, int(text) - int(use.read_text())))
+            at = at.parent
     return room
 
 
