@@ -3,12 +3,14 @@ CLUSTER := tests/cluster/kubernetes
 CLUSTER_CACHE := $(or $(SLACKTIER_CLUSTER_CACHE),$(HOME)/.cache/slacktier/cluster)
 CLUSTER_IMAGES := operator tierd emulated
 
-.PHONY: cluster-env cluster-up cluster-down cluster-shell test-cluster
-cluster-env: setup ## Build what the test cluster needs: Kubernetes from source, images; once, some 20 minutes
+.PHONY: cluster-env cluster-images cluster-up cluster-down cluster-shell test-cluster
+cluster-env: setup ## Build Kubernetes from source for the test cluster; once, some 12 minutes
 	@$(CLUSTER)/build.sh $(CLUSTER_CACHE)
+
+cluster-images: cluster-env ## Build our images for it, from our Dockerfile
 	@$(CLUSTER)/images.sh $(CLUSTER_CACHE) $(CLUSTER_IMAGES)
 
-cluster-up: cluster-env ## Start a Kubernetes of three nodes on this machine, in namespaces of its own, with our images
+cluster-up: cluster-images ## Start a Kubernetes of three nodes on this machine, in namespaces of its own, with our images
 	@$(CLUSTER)/cluster.sh up --nodes 3 $(CLUSTER_IMAGES:%=--image $(CLUSTER_CACHE)/images/slacktier-%.tar)
 
 cluster-down: ## End it; logs stay in build/cluster
@@ -17,5 +19,5 @@ cluster-down: ## End it; logs stay in build/cluster
 cluster-shell: ## A shell in the cluster's network, with kubectl and KUBECONFIG set
 	@$(CLUSTER)/cluster.sh exec bash
 
-test-cluster: cluster-env ## Custom resources and operator on a real Kubernetes: the test cluster's, or KUBECONFIG's
+test-cluster: cluster-env ## Custom resources and operator on a real Kubernetes
 	$(PYTEST) tests/cluster --timeout 900

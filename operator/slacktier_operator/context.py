@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import kopf
-
 from slacktier.api import Kind
 from slacktier.crd_model import CrdStatus, CustomResource
 from slacktier_operator.kube import Kube
@@ -72,13 +70,7 @@ class Context:
         before, after = _ready(known), _ready(fresh)
         if after and (not before or before["reason"] != after["reason"]):
             kind = "Normal" if after["status"] == "True" else "Warning"
-            event(body, kind, after["reason"], after["message"])
-
-
-def event(body: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
-    """An Event on an object; kind is Normal or Warning."""
-    subject: Any = dict(body)
-    kopf.event(subject, type=kind, reason=reason, message=message[:1000])
+            await self.kube.event(body, kind, after["reason"], after["message"])
 
 
 def _ready(status: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import kubernetes
@@ -83,6 +85,27 @@ class Kube:
             "patch", "Pod", key,
             lambda: self._core.patch_namespaced_pod(key.name, key.namespace, operations, _content_type=JSON_PATCH),
         )  # fmt: skip
+
+    async def event(self, body: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
+        """An Event on an object; kind is Normal or Warning."""
+        metadata = body["metadata"]
+        namespace = metadata.get("namespace") or "default"
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": body["apiVersion"], "kind": body["kind"], "name": metadata["name"],
+                "namespace": metadata.get("namespace", ""), "uid": metadata["uid"],
+            },
+            "type": kind, "reason": reason, "message": message[:1000], "source": {"component": "slacktier-operator"},
+            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+        }  # fmt: skip
+        # A namespace that is going takes no new objects, and nothing hangs on an Event.
+        with contextlib.suppress(KubeError):
+            await self._run(
+                "create", "Event", Key(namespace, metadata["name"]),
+                lambda: self._core.create_namespaced_event(namespace, event),  # type: ignore[arg-type]
+            )  # fmt: skip
 
     async def _gone_is_fine(self, verb: str, kind: str, key: Key, call: Callable[[], Any]) -> None:
         try:

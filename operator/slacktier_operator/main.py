@@ -8,7 +8,9 @@ namespace from going, also when the operator is gone first.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import kopf
@@ -60,11 +62,19 @@ class Operator:
         await self.client.close()
 
     def event(self, kind: str, body: dict[str, Any], deleted: bool) -> None:
+        known = self.store.get(kind, key_of(body))
         if deleted:
             self.store.remove(kind, key_of(body))
         elif not self.store.put(kind, body):
             return
+        # A node says that it is alive every few seconds; only its labels matter here.
+        if kind == "Node" and known and not deleted and _labels(known) == _labels(body):
+            return
         self.reconciler.changed(kind, body)
+
+
+def _labels(body: Mapping[str, Any]) -> Any:
+    return body["metadata"].get("labels")
 
 
 _operator: Operator | None = None
@@ -80,7 +90,8 @@ def _running() -> Operator:
 async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     """kopf's settings: quiet events, watches that end by themselves, no peering."""
     global _operator
-    settings.posting.level = 30
+    settings.posting.enabled = False  # Events are written where something is decided
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     settings.watching.server_timeout = 600
     settings.watching.client_timeout = 660
     settings.watching.connect_timeout = 10

@@ -65,7 +65,7 @@ async def _decide_and_apply(
         assignment = assign(seen, layers)
     for pod in allowed_pods(context, key, spec)[1]:
         text = f"namespace {pod['metadata']['namespace']} is not in spec.sharing.namespaces of {key}"
-        pods.say(context, pod, "NotShared", text)
+        await pods.say(context, pod, "NotShared", text)
     model = _model(context, key, spec)
     generation = body["metadata"].get("generation", 0)
     status = placement_status(seen, verdict, layers, assignment, before, generation, changed_s, model)

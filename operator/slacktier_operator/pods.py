@@ -17,7 +17,7 @@ from slacktier.crd_binding import (
 )
 from slacktier.crd_model import API_VERSION, GATE, PLACEMENT_LABEL
 from slacktier_operator.assignment import Assignment, PodAction, WantedBinding
-from slacktier_operator.context import Context, event
+from slacktier_operator.context import Context
 from slacktier_operator.names import Key, instance_name
 from slacktier_operator.observe import HOSTNAME
 from slacktier_operator.observed import Observed
@@ -35,7 +35,7 @@ async def reconcile_pod(context: Context, key: Key) -> float | None:
     if body is not None and not is_over(body):
         placement = placement_of(body)
         if placement is not None and context.store.get("TablePlacement", placement) is None:
-            say(context, body, "PlacementNotFound", f"there is no TablePlacement {placement}")
+            await say(context, body, "PlacementNotFound", f"there is no TablePlacement {placement}")
         return None
     if context.state.get(Kind.BINDINGS, name) is not None or context.state.get(Kind.INSTANCES, name) is not None:
         ref = (POD, key)
@@ -50,12 +50,12 @@ async def act(context: Context, seen: Observed, action: PodAction, assignment: A
     if body is None or not action.pod.gated:
         return
     if not action.lift_gate:
-        say(context, body, action.held_reason, action.held_message)
+        await say(context, body, action.held_reason, action.held_message)
         return
     if not any(each.pod.key == action.pod.key for each in assignment.bindings):
         return
     await context.kube.patch_pod(action.pod.key, lift_operations(body, action.nodes))
-    event(body, "Normal", "TablesReady", f"bound by {seen.key}; may be scheduled")
+    await context.kube.event(body, "Normal", "TablesReady", f"bound by {seen.key}; may be scheduled")
 
 
 def lift_operations(body: Object, nodes: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -169,8 +169,8 @@ async def delete_bindings(context: Context, placement: Key) -> None:
             await context.kube.delete(TableBinding, key_of(body))
 
 
-def say(context: Context, body: Object, reason: str, message: str) -> None:
+async def say(context: Context, body: Object, reason: str, message: str) -> None:
     """An Event on the pod, once for each thing that there is to say."""
     if context.said.get(key_of(body)) != (reason, message):
         context.said[key_of(body)] = (reason, message)
-        event(body, "Warning", reason, message)
+        await context.kube.event(body, "Warning", reason, message)

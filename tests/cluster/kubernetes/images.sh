@@ -19,7 +19,7 @@ flock 8
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 store=(--root "$cache/storage" --runroot "$cache/storage-run")
 slim=docker.io/library/python:3.11-slim-bookworm full=docker.io/library/python:3.11-bookworm
-slim_packages=ca-certificates,python3,python3-venv,wget,libstdc++6
+slim_packages=ca-certificates,passwd,python3,python3-venv,wget,libstdc++6
 full_packages=$slim_packages,python3-pip,python3-dev,gcc,libc6-dev,make,liburing-dev
 
 say() { printf 'images: %4d s: %s\n' "$SECONDS" "$*" >&2; }
