@@ -17,6 +17,10 @@ from slacktier_engine.settings import OnMismatch
 from slacktier_engine.step_path import TableShape
 
 
+class RowMismatchError(ContractError):
+    """A row is not the checkpoint's. Nothing is served after it."""
+
+
 class Checker:
     """Compares a share of the tokens of each step, before the step's rows are used.
 
@@ -37,7 +41,7 @@ class Checker:
         self._draw = random.Random(20221)  # noqa: S311 -- a sample, not a secret
 
     def sample(self, table: TableShape, row_ids: torch.Tensor, out: torch.Tensor) -> None:
-        """row_ids [T * C], out [T * C, dim] bf16; raises ContractError on a mismatch, if mismatches fail."""
+        """row_ids [T * C], out [T * C, dim] bf16; raises RowMismatchError, if mismatches fail."""
         if not self.rate or self.rows is None or row_ids.is_cuda:
             return
         if self.rate >= 1:
@@ -50,7 +54,7 @@ class Checker:
             self.compare(table, ids, out.view(tokens, table.columns, -1)[picked].view(len(ids), -1))
 
     def compare(self, table: TableShape, row_ids: torch.Tensor, out: torch.Tensor) -> int:
-        """Rows compared; raises ContractError on a mismatch, if mismatches fail."""
+        """Rows compared; raises RowMismatchError, if mismatches fail."""
         if self.rows is None:
             return 0
         mine = (row_ids >= 0) & (row_ids % self.tp == self.rank)
@@ -68,7 +72,7 @@ class Checker:
         return len(ids)
 
     def _report(self, table: TableShape, wrong_ids: torch.Tensor, wrong: int) -> None:
-        error = ContractError(
+        error = RowMismatchError(
             f"layer {table.layer_id}: {wrong} rows differ from the checkpoint's, the first is row {int(wrong_ids[0])}",
             hint="the region is of another table or revision: stage this checkpoint, or name its region",
         )

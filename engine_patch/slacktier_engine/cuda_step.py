@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from slacktier.errors import ConfigError
 from slacktier_engine.step import GpuStepPath
 from slacktier_engine.step_path import Phase, TableShape
 from slacktier_native.core import LookupCore
@@ -35,6 +36,12 @@ class CudaStepPath:
         )  # fmt: skip
 
     def issue(self, row_ids: torch.Tensor, live: torch.Tensor | None = None, phase: Phase = Phase.DECODE) -> None:
+        lookups = row_ids.shape[0] * row_ids.shape[2]
+        if lookups > self.core.lookups_max:
+            raise ConfigError(
+                f"a step of {lookups} lookups per layer, room for {self.core.lookups_max}",
+                hint="raise lookups_max, or lower --chunked-prefill-size",
+            )
         self._path.issue(row_ids, live)
 
     def join(self, layer_index: int, out: torch.Tensor) -> None:

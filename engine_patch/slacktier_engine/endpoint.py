@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP of one rank: /readyz, /livez, /metrics, /status, and PUT /binding for a loopback peer that knows the token.
 
-Rank r listens on port + r. /readyz of the first rank answers for all ranks of this machine.
+The ranks of a machine listen on port, port + 1, ...; /readyz of the first one answers for all of them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ class Endpoint:
         if self._server is not None:
             return
         tier, listen = self._tier, self._tier.settings.listen
+        port = listen.port + local_index(tier)
         handler = type("Handler", (_Handler,), {"tier": tier, "token": _token(tier)})
         try:
-            self._server = ThreadingHTTPServer((listen.host, listen.port + tier.rank), handler)
+            self._server = ThreadingHTTPServer((listen.host, port), handler)
         except OSError as exc:
             raise ConfigError(
-                f"listen: {listen.host}:{listen.port + tier.rank}: {exc.strerror}",
-                hint="rank r takes listen.port + r; choose ports that are free on this machine",
+                f"listen: {listen.host}:{port}: {exc.strerror}",
+                hint="each rank of a machine takes the next port; choose ones that are free",
             ) from exc
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="slacktier-http", daemon=True).start()
@@ -58,6 +59,11 @@ class Endpoint:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+
+def local_index(tier: EngineTier) -> int:
+    """The rank's place among those of its machine."""
+    return tier.rank % tier.local_ranks
 
 
 def _token(tier: EngineTier) -> bytes:
@@ -97,10 +103,11 @@ def status(tier: EngineTier) -> dict[str, Any]:
 
 
 def _not_ready(tier: EngineTier) -> list[str]:
-    """Why this rank, and for the first rank any other of this machine, is not ready; [] if all are."""
+    """Why this rank, and for the first of a machine any other one there, is not ready; [] if all are."""
     found = [] if tier.is_ready else [f"rank {tier.rank}: {tier.reason}"]
-    if tier.rank == 0:
-        found += [why for rank in range(1, tier.tp) if (why := _peer_not_ready(tier.settings.listen.port + rank, rank))]
+    if local_index(tier) == 0:
+        peers = range(1, tier.local_ranks)
+        found += [why for at in peers if (why := _peer_not_ready(tier.settings.listen.port + at, tier.rank + at))]
     return found
 
 
@@ -109,7 +116,7 @@ def _peer_not_ready(port: int, rank: int) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=_PEER_TIMEOUT_S):
             return ""
     except urllib.error.HTTPError as exc:
-        return f"rank {rank}: {exc.read(1000).decode(errors='replace').strip()}"
+        return exc.read(1000).decode(errors="replace").strip() or f"rank {rank}: HTTP {exc.code}"
     except OSError as exc:
         return f"rank {rank}: port {port}: {getattr(exc, 'reason', exc)}"
 

@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from slacktier.errors import ConfigError, ContractError, SlackTierError
-from slacktier.page import RowFormat, Superblock
+from slacktier.page import Superblock
 from slacktier_engine import supported
-from slacktier_engine.checker import Checker
+from slacktier_engine.checker import Checker, RowMismatchError
 from slacktier_engine.checkpoint_rows import CheckpointRows
 from slacktier_engine.counters import Counts
-from slacktier_engine.cpu_step import CpuStepPath, begin_when_free
+from slacktier_engine.cpu_step import CpuStepPath
 from slacktier_engine.follower import Follower
 from slacktier_engine.lookups import LookupGroup, SeenRows
+from slacktier_engine.opening import check_region, checkpoint_directory, look_up_uncached, spread_ids
 from slacktier_engine.settings import Lossy, OnReadFailure, Settings, WeightUpdates
 from slacktier_engine.step_path import Dequantize, Phase, StepPath, TableShape, out_rows
 from slacktier_engine.weight_updates import Offers, compare_table
 from slacktier_native.core import LayerSetup, LookupCore
 from slacktier_rowids.seen_set import SeenSet
 
-_WARM_UP_ROWS: Final = 64
 _NONE: Final = "none"
 _log = logging.getLogger("slacktier")
 
@@ -48,6 +46,7 @@ class State(StrEnum):
 class EngineTier:
     """One per scheduler process.
 
+    local_ranks  ranks on this machine
     striped  each rank owns the rows whose id modulo tp is its rank, and results are reduced as stock reduces its
              shards; else each rank reads all rows of its own tokens, as stock's shared layout does
     """
@@ -56,6 +55,7 @@ class EngineTier:
         self.settings = settings
         self.state, self.reason = State.STARTING, "the model is being loaded"
         self.rank, self.tp, self.striped = 0, 1, False
+        self.local_ranks = 1
         self.model = ""
         self.groups: list[LookupGroup] = []
         self.counts = Counts()
@@ -83,6 +83,7 @@ class EngineTier:
             self.setups = self.follower.first()
         parallel = self.parallel()
         self.rank, self.tp = parallel.tp_rank, parallel.tp_size
+        self.local_ranks = max(1, self.tp // getattr(runner.server_args, "nnodes", 1))
         self.striped = self.tp > 1 and parallel.attn_dp_size == 1
         self.model = str(runner.server_args.model_path)
         self._ends_requests = (
@@ -172,11 +173,11 @@ class EngineTier:
         named = self.settings.check.checkpoint
         if named == _NONE:
             return None
-        return CheckpointRows(_directory(named or runner.model_config.model_path), self.stock_engram)
+        return CheckpointRows(checkpoint_directory(named or runner.model_config.model_path), self.stock_engram)
 
     def _warm_up(self, group: LookupGroup) -> None:
         """Look up rows spread over each table, and compare them with the checkpoint's."""
-        row_ids = torch.stack([_spread(table, group.core) for table in group.tables], dim=1)
+        row_ids = torch.stack([spread_ids(table, group.core) for table in group.tables], dim=1)
         if isinstance(group.path, CpuStepPath):
             device = torch.device("cpu")
         else:
@@ -209,6 +210,9 @@ class EngineTier:
             return
         try:
             group.join(index, indices, out)
+        except RowMismatchError as exc:
+            self.state, self.reason = State.FAILED, str(exc)
+            raise
         except SlackTierError as exc:
             self._failed(layer_id, group, exc)
             out.zero_()
@@ -325,48 +329,3 @@ class Family:
     def groups(self, model: Any) -> list[list[TableShape]]:
         """The tables of each group that one step path serves; [] where the model has none of this kind."""
         return self._find(model)
-
-
-def check_region(table: TableShape, sb: Superblock, label: str) -> None:
-    """Raises ContractError unless the region holds rows of this table's count and form."""
-    formats = (RowFormat.FP8_E4M3, RowFormat.BF16)
-    same_format = sb.row_format is table.row_format or {sb.row_format, table.row_format} <= set(formats)
-    payload = table.dim * (2 if sb.row_format is RowFormat.BF16 else 1)
-    if sb.row_count != table.row_count or sb.payload_bytes != payload or not same_format:
-        raise ContractError(
-            f"{label}: {sb.row_count} rows of {sb.payload_bytes} bytes ({sb.row_format.name}), the model's layer "
-            f"{table.layer_id} has {table.row_count} of {payload} ({table.row_format.name})",
-            hint="stage the table of the checkpoint that this server loads",
-        )
-
-
-def _spread(table: TableShape, core: LookupCore) -> torch.Tensor:
-    """[n, C] row ids from the first to the last row, each rank's own among them."""
-    count = min(_WARM_UP_ROWS * table.columns, core.lookups_max // table.columns * table.columns)
-    ids = torch.linspace(0, table.row_count - 1, count, dtype=torch.float64).round().to(torch.int64)
-    return ids.clamp_(0, table.row_count - 1).view(-1, table.columns)
-
-
-def look_up_uncached(core: LookupCore, tables: Sequence[TableShape]) -> None:
-    """One step of random rows of each table; raises what it fails with."""
-    begin_when_free(core, [np.random.default_rng().integers(0, table.row_count, 2 * table.columns) for table in tables])
-    try:
-        for index in range(len(tables)):
-            core.wait(index)
-    finally:
-        core.end()
-
-
-def _directory(path: str) -> Path:
-    """The checkpoint's directory: the path, or the local snapshot of a hub repository."""
-    if Path(path).is_dir():
-        return Path(path)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(path, local_files_only=True))
-    except Exception as exc:
-        raise ConfigError(
-            f"{path}: neither a directory nor a repository that is here, so rows cannot be checked",
-            hint='name the checkpoint: check: {checkpoint: DIR}, or check: {checkpoint: "none"}',
-        ) from exc

@@ -37,7 +37,7 @@ class _Part(BaseModel):
 
 
 class OnMismatch(StrEnum):
-    """What a row that differs from the checkpoint does: FAIL ends the process before a token of that step is served."""
+    """What a row that differs from the checkpoint does: FAIL ends the process before a token of its step is served."""
 
     FAIL = "fail"
     COUNT = "count"
@@ -137,7 +137,9 @@ class Lossy(_Part):
 
 
 class Listen(_Part):
-    """Readiness, metrics and control of rank r are on port + r; control answers to loopback peers with the token only.
+    """Where readiness, metrics and control are; a machine's ranks take port, port + 1, ...
+
+    Control answers to loopback peers with the token only.
 
     token_file  bearer token of the control endpoint; without one there is none
     """

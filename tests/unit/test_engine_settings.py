@@ -93,3 +93,23 @@ def test_a_binding_cannot_ask_for_both() -> None:
     text = '{"lossy": {"seen_set": "s.bin", "layers": [1]}, "lossy_off": true}'
     with pytest.raises(ConfigError, match="lossy and lossy_off exclude each other"):
         parse_binding(text, "binding")
+
+
+NEEDS: dict[str, Any] = {
+    "step_ms": 29.9,
+    "layers": [{"layer_id": 1, "table": "t", "window_ms": 0.27, "misses": [{"cache_rows": 0, "pages": 100.0}]}],
+}
+
+
+def test_tierd_may_say_where_the_tables_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    tierd = {"url": "http://head:8080", "token_file": "/run/token", "needs": NEEDS}
+    with pytest.raises(ConfigError, match="instance: name this server, here or in SLACKTIER_INSTANCE"):
+        load_settings(json.dumps({"tierd": tierd}))
+    monkeypatch.setenv("SLACKTIER_INSTANCE", "serving.engine-0")
+    settings = load_settings(json.dumps({"tierd": tierd}))
+    assert settings.tierd is not None
+    assert settings.tierd.address().instance == "serving.engine-0"
+    with pytest.raises(ConfigError, match="expected either tables, or tierd"):
+        load_settings(json.dumps({"tierd": tierd, "tables": [TABLE]}))
+    with pytest.raises(ConfigError, match="expected http://HOST:PORT"):
+        load_settings(json.dumps({"tierd": {**tierd, "url": "head"}}))

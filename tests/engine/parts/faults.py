@@ -148,6 +148,17 @@ def check_the_checker_sees_one_wrong_row(folder: Path) -> None:
     tier.close()
 
 
+def check_nothing_is_served_after_a_wrong_row(folder: Path) -> None:
+    """Even where requests could end by themselves, and although the tier itself answers."""
+    tier, model = world.attached(world.settings_of(folder / "regions", folder / "checkpoint", check={"rate": 1.0}))
+    tier.groups[0].checker.rows._tensors["layers.1.engram.embed.scale"] = torch.full(
+        (world.ROWS, world.SCALES), 7, dtype=torch.uint8
+    ).view(torch.float8_e8m0fnu)
+    raised(ContractError, "rows differ from the checkpoint's", lambda: world.run_step(tier, model, world.random_ids()))
+    assert tier.state is State.FAILED
+    tier.close()
+
+
 def check_other_rows_are_refused_at_run_time(folder: Path) -> None:
     other = world.stage_all(world.write_checkpoint(folder / "third", seed=9), folder / "third-regions")
     tier, model = world.attached(world.settings_of(folder / "regions", folder / "checkpoint"))
