@@ -189,7 +189,7 @@ def _block(
     """One arm's turn, from an idle server."""
     number, round_index, arm = which
     server.enter()
-    shape = _shape(options, server.urls[0], round_index if _has_own_server(options, arm) else number)
+    shape = _shape(options, server.urls[0], round_index if _has_equal_prompts(options, arm) else number)
     phases = []
     for phase in prepared.phases:
         script = _script(options, phase, server.urls, shape)
@@ -197,8 +197,10 @@ def _block(
     return BlockResult(round_index, arm, tuple(phases), server.reports())
 
 
-def _has_own_server(options: RunOptions, arm: str) -> bool:
-    """No other arm has these addresses: then prompts may be the same in every arm of a round."""
+def _has_equal_prompts(options: RunOptions, arm: str) -> bool:
+    """Prompts are those of the round's other arms: where answers are compared, or no other arm has these addresses."""
+    if options.targets and options.limits.equal_answers:
+        return True
     urls = {target.name: set(target.urls) for target in options.targets}
     return arm in urls and not any(urls[arm] & urls[other] for other in urls if other != arm)
 
