@@ -10,11 +10,14 @@ from __future__ import annotations
 # Locust first: it patches sockets, which everything after it uses.
 from locust import log as locust_log  # isort: skip
 import argparse
+import contextlib
+import os
 import socket
 import time
-from typing import Final
+from typing import Any, Final
 
 import gevent
+from gevent.queue import Queue
 from locust.env import Environment
 from locust.runners import Runner
 
@@ -47,6 +50,14 @@ def main() -> None:
         parent.close()
 
 
+def _listen(parent: LineSocket, blocks: Queue[dict[str, Any]]) -> None:
+    """Hand blocks on; once the parent is gone, so is this process, also in the middle of a block."""
+    with contextlib.suppress(OSError):
+        for message in parent.messages():
+            blocks.put(message)
+    os._exit(0)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="slacktier_loadtest.generator")
     parser.add_argument("--control-fd", type=int, required=True)
@@ -73,7 +84,10 @@ def _wait_for_workers(desk: Desk, wanted: int) -> None:
 
 
 def _serve(parent: LineSocket, desk: Desk, workers: int) -> None:
-    for message in parent.messages():
+    blocks: Queue[dict[str, Any]] = Queue()
+    gevent.spawn(_listen, parent, blocks)
+    while True:
+        message = blocks.get()
         if workers:
             _wait_for_workers(desk, workers)
         script = BlockScript.from_json(message["block"])
