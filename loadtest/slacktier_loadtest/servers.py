@@ -29,6 +29,7 @@ from slacktier_loadtest.scenario import EmulatedSpec, Switch, TargetSpec
 _READY_S: Final = 180.0
 _IDLE_S: Final = 60.0
 _POLL_S: Final = 0.05
+_DEVICES: Final = f"loadtest-{os.getpid()}"
 
 
 class Server(Protocol):
@@ -116,7 +117,7 @@ class EmulatedGroup:
         if source.tier is not Tier.EMULATED:
             return change
         # A device of this run alone: a delay's queue is shared by all processes of the machine that name it.
-        return {**change, "delay": source.delay, "device": f"loadtest-{os.getpid()}-{source.delay}"}
+        return {**change, "delay": source.delay, "device": f"{_DEVICES}-{source.delay}"}
 
     def reports(self) -> tuple[ServerReport, ...]:
         return tuple(parse_report(target.call("GET", "/slacktier/report")) for target in self._targets)
@@ -128,6 +129,12 @@ def _is_ready(target: Target) -> bool:
 
 def _is_idle(target: Target) -> bool:
     return not any(target.call("GET", "/slacktier/status")["requests"].values())
+
+
+def _remove_devices() -> None:
+    """The queues of this run's emulated devices, once nobody uses them."""
+    for path in Path("/dev/shm").glob(f"slacktier-emulated-{os.getuid()}-{_DEVICES}-*"):  # noqa: S108 - where they lie
+        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +168,7 @@ class EmulatedServers:
 
     def start(self, arms: Sequence[Arm], stack: ExitStack) -> dict[str, EmulatedServer]:
         """Running servers by arm name; they end when the stack does."""
+        stack.callback(_remove_devices)
         servers: dict[str, EmulatedServer] = {}
         switched = [arm for arm in arms if arm.name != PAGE_CACHE]
         if switched:

@@ -35,6 +35,7 @@ def compare(out: Path, *arguments: str, timeout_s: float = 280) -> dict[str, Any
 @pytest.mark.timeout(300)
 def test_arms_on_the_papers_devices_come_in_the_rules_order(tmp_path: Path) -> None:
     arms = ("dram", "nvme-split", "nvme", "tcp")
+    devices = set(Path("/dev/shm").glob("slacktier-emulated-*-loadtest-*"))
     report = compare(
         tmp_path, "--arms", ",".join(arms), "--devices", "paper", "--blocks", "3", "--users", "8", "--sessions", "8",
         "--turns", "3", "--output-tokens", "48",
@@ -51,6 +52,7 @@ def test_arms_on_the_papers_devices_come_in_the_rules_order(tmp_path: Path) -> N
     assert low["tcp"] <= high["nvme"]
     assert predicted["tcp"] < predicted["nvme"]
     assert report["overheads"]["nvme"]["tpot_pct"] > 0
+    assert set(Path("/dev/shm").glob("slacktier-emulated-*-loadtest-*")) == devices, "the run left a device's queue"
 
 
 @pytest.mark.timeout(200)
