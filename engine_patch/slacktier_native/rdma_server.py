@@ -25,7 +25,7 @@ from slacktier_native import rdma_exchange, rdma_ports, row_handshake
 from slacktier_native.rdma_device import NodeDevice, QueuePairs
 from slacktier_native.rdma_exchange import ClientFacts, NodeFacts, RegionFacts
 from slacktier_native.row_link import TIMEOUT_S, tune
-from slacktier_native.sources import SourcePool, SourceSpec, memory_of
+from slacktier_native.sources import MemorySpec, SourcePool, SourceSpec, memory_of
 
 log = logging.getLogger(__name__)
 TableKey = tuple[uuid.UUID, int]
@@ -50,7 +50,7 @@ class MemoryNode:
 
     def __init__(
         self,
-        sources: Sequence[SourceSpec],
+        sources: Sequence[SourceSpec | MemorySpec],
         token: bytes,
         *,
         host: str = "127.0.0.1",
@@ -103,7 +103,7 @@ class MemoryNode:
         self._acceptor = accept
         accept.start()
 
-    def _register(self, device: NodeDevice, spec: SourceSpec) -> None:
+    def _register(self, device: NodeDevice, spec: SourceSpec | MemorySpec) -> None:
         handle, superblock = self._pool.get(spec)
         address, byte_count = memory_of(handle)
         facts, registered = device.register(address, byte_count)
@@ -203,7 +203,7 @@ class MemoryNode:
         for sock in cut:
             _shut(sock)
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Clients now, clients served since start, peers refused or cut off, bytes that may be read."""
         with self._lock:
             offered = sum(region.facts.byte_count for region in self._regions.values())
@@ -230,6 +230,10 @@ class MemoryNode:
             self._device.close()
             self._device = None
         self._pool.close()
+
+    def close(self) -> None:
+        """As stop(): what a row server calls it."""
+        self.stop()
 
     def __enter__(self) -> MemoryNode:
         self.start()

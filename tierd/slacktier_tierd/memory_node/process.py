@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from slacktier.errors import ConfigError, SlackTierError
 from slacktier.tiers import Tier
+from slacktier_native import rdma_server
 from slacktier_native.memory_table import MemoryTable
 from slacktier_native.rows import RowServer
 from slacktier_native.sources import MemorySpec
@@ -35,7 +36,8 @@ _REQUEST_BYTES_MAX: Final = 4096
 class Endpoint(Protocol):
     """What serves a table's rows to peers."""
 
-    address: tuple[str, int]
+    @property
+    def address(self) -> tuple[str, int]: ...
 
     def stats(self) -> dict[str, object]: ...
 
@@ -49,8 +51,19 @@ def _serve_tcp(config: MemoryNodeConfig, table: MemoryTable) -> Endpoint:
     )  # fmt: skip
 
 
+def _serve_rdma(config: MemoryNodeConfig, table: MemoryTable) -> Endpoint:
+    node = rdma_server.MemoryNode(
+        [MemorySpec(table)], config.token.encode(), host=config.host, port=config.port, clients_max=CONNECTIONS_MAX
+    )
+    node.start()
+    return node
+
+
 # How each tier of remote memory is served.
-ENDPOINTS: Final[dict[Tier, Callable[[MemoryNodeConfig, MemoryTable], Endpoint]]] = {Tier.TCP: _serve_tcp}
+ENDPOINTS: Final[dict[Tier, Callable[[MemoryNodeConfig, MemoryTable], Endpoint]]] = {
+    Tier.TCP: _serve_tcp,
+    Tier.RDMA: _serve_rdma,
+}
 
 
 def control_path(run_dir: Path, name: str) -> Path:
