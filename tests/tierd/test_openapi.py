@@ -23,7 +23,7 @@ from slacktier_tierd.head.server import listen
 
 CALLS = int(os.environ.get("SLACKTIER_API_CALLS", "150"))
 OPERATIONS = 3 + 1 + 3 + 2 * 8 + 2 * 7  # health, watch, instance's own, reads, writes
-pytestmark = pytest.mark.timeout(60 + CALLS)
+pytestmark = pytest.mark.timeout(300 + CALLS)
 
 
 async def _serve_and(head: Head, work: Callable[[str], Any]) -> Any:
@@ -49,10 +49,10 @@ def _schemathesis(url: str, token: str, directory: Path, *, calls: int) -> subpr
         [
             found, "run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {token}", "--checks", checks,
             "--phases", "fuzzing", "--max-examples", str(max(1, calls // OPERATIONS)), "--exclude-path", "/v1/watch",
-            "--generation-database", "none", "--request-timeout", "20", "--continue-on-failure", "--no-color",
+            "--generation-database", "none", "--request-timeout", "60", "--continue-on-failure", "--no-color",
             "--suppress-health-check", "all",
         ],
-        capture_output=True, text=True, cwd=directory, timeout=60 + CALLS, check=False,
+        capture_output=True, text=True, cwd=directory, timeout=240 + CALLS, check=False,
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what is wanted so: looks at nodes, members, regions and memory nodes, judges, acts, and reports in statuses.
+"""Makes what is wanted so: looks at regions and memory nodes, judges, acts, and reports in statuses.
 
 A look that fails changes nothing: as long as Ray or a node does not answer, what was known stays in force.
 """
@@ -10,17 +10,15 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from slacktier.api import (
     BindingSpec,
     InstanceSpec,
     InstanceStatus,
     Kind,
-    MemberStatus,
     PoolSpec,
-    PoolStatus,
     ReplicaSpec,
     ReplicaState,
     ReplicaStatus,
@@ -32,21 +30,20 @@ from slacktier.api import (
 )
 from slacktier.errors import SlackTierError
 from slacktier.tiers import Tier
-from slacktier_tierd.deployment.protocol import Deployment, DeploymentError, RegionAt, TableFound
+from slacktier_tierd.deployment.protocol import Deployment, DeploymentError, RegionAt
 from slacktier_tierd.head.access import ReplicaPlace
 from slacktier_tierd.head.audit import audit
 from slacktier_tierd.head.copies import Need, Work, choose_member, judge_memory, judge_region, lost, members_of
-from slacktier_tierd.head.placing import REMOTE_TIERS, MemberFacts, PlaceId, TableFacts
-from slacktier_tierd.head.service import Service, condition, spec_of
+from slacktier_tierd.head.placing import REMOTE_TIERS, PlaceId
+from slacktier_tierd.head.service import Service, spec_of
 from slacktier_tierd.head.settings import Decider
+from slacktier_tierd.head.surroundings import Surroundings, all_of
 from slacktier_tierd.memory_node.config import MemoryNodeConfig, MemoryNodeStatus
 from slacktier_tierd.node.devices import region_paths
 from slacktier_tierd.node.stage_job import StageJob, StageNews, StageTarget
 
 LOGGER = logging.getLogger("slacktier.tierd")
 TASKS_KEPT: Final = 500
-_CALLS_AT_ONCE: Final = 64
-T = TypeVar("T")
 
 
 class Reconciler:
@@ -58,10 +55,8 @@ class Reconciler:
         self._service, self._deployment, self._now_s = service, deployment, now_s
         self._store, self._world = service.store, service.world
         self._work: dict[str, Work] = {}
-        self._tables: dict[str, TableFound] = {}
-        self._table_retry: dict[str, float] = {}
-        self._alive: frozenset[str] = frozenset()
-        self._members_looked: dict[str, tuple[int, float]] = {}
+        self._around = Surroundings(service, deployment, now_s=now_s, on_fault=self._note_fault)
+        self._last_fault = ""
         self.jobs: set[asyncio.Task[None]] = set()
         self._tasks_seen: list[str] = []
         self._task_count = 0
@@ -98,131 +93,20 @@ class Reconciler:
             LOGGER.warning("reconcile: %s", message)
         self.last_error = message
 
+    def _note_fault(self, message: str) -> None:
+        """One node's or one table's fault: what was known of it stays, the tick goes on."""
+        if message != self._last_fault:
+            LOGGER.warning("reconcile: %s", message)
+        self._last_fault = message
+
     async def tick(self) -> None:
         """Look at everything that is due, act on what is found, bind whoever can be bound."""
-        nodes = await self._deployment.nodes()
-        self._alive = frozenset(node.name for node in nodes if node.is_alive)
-        await self._look_at_pools()
-        await self._read_tables()
+        await self._around.look()
         await self._look_at_replicas()
         self._show_tables()
         self._look_at_instances()
 
-    async def _all(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        """Results of calls, a few at a time; those that fail are left out, and what was known stays."""
-        limit = asyncio.Semaphore(_CALLS_AT_ONCE)
-
-        async def one(call: Awaitable[T]) -> T | None:
-            async with limit:
-                try:
-                    return await call
-                except SlackTierError as exc:
-                    self._note_error(str(exc))
-                    return None
-
-        found = await asyncio.gather(*(one(call) for call in calls))
-        return [each for each in found if each is not None]
-
-    # Pools and their members
-
-    async def _look_at_pools(self) -> None:
-        now = self._now_s()
-        due = []
-        for entry in self._store.all(Kind.POOLS):
-            generation, looked = self._members_looked.get(entry.name, (0, -1e18))
-            if generation != entry.generation or now - looked >= self._service.settings.look_s:
-                due.append(entry.name)
-                self._members_looked[entry.name] = (entry.generation, now)
-        await self._all(self._look_at_pool(name) for name in due)
-
-    async def _look_at_pool(self, name: str) -> None:
-        entry = self._store.get(Kind.POOLS, name)
-        pool = spec_of(entry, PoolSpec)
-        if entry is None or pool is None or not isinstance(entry.status, PoolStatus):
-            return
-        by_node: dict[str, list[int]] = {}
-        for at, member in enumerate(pool.members):
-            by_node.setdefault(member.node, []).append(at)
-        shown: dict[int, MemberStatus] = {}
-        for node, places in by_node.items():
-            if node not in self._alive:
-                for at in places:
-                    shown[at] = MemberStatus(
-                        name=pool.members[at].name, node=node, state="missing", message="the node is not in the cluster"
-                    )
-                continue
-            found = await self._deployment.look_at_members(node, pool.tier, [pool.members[at] for at in places])
-            for at, each in zip(places, found, strict=True):
-                shown[at] = MemberStatus(
-                    name=each.name, node=node, state=each.state, message=each.message[:1024].replace("\n", " "),
-                    free_bytes=each.free_bytes, used_bytes=each.used_bytes,
-                )  # fmt: skip
-        members = tuple(shown[at] for at in range(len(pool.members)))
-        for status in members:
-            place = PlaceId(name, status.name)
-            self._service.set_member(MemberFacts(place, status.node, status.state == "ready", status.free_bytes))
-        ready = sum(status.state == "ready" for status in members)
-        is_ready = ready == len(members)
-        shown_status = PoolStatus(
-            observed_generation=entry.generation, members=members,
-            conditions=(condition("Ready", is_ready, "AllMembersReady" if is_ready else "MembersMissing",
-                                  f"{ready} of {len(members)} members are ready", entry.status.conditions,
-                                  self._service.now_s()),),
-        )  # fmt: skip
-        self._store.set_status(Kind.POOLS, name, shown_status)
-
     # Tables
-
-    async def _read_tables(self) -> None:
-        now = self._now_s()
-        due = [
-            entry.name
-            for entry in self._store.all(Kind.TABLES)
-            if entry.name not in self._tables and now >= self._table_retry.get(entry.name, 0.0)
-        ]
-        await self._all(self._read_table(name) for name in due)
-
-    async def _read_table(self, name: str) -> None:
-        entry = self._store.get(Kind.TABLES, name)
-        spec = spec_of(entry, TableSpec)
-        if entry is None or spec is None or not isinstance(entry.status, TableStatus):
-            return
-        now = self._service.now_s()
-        try:
-            found = await self._read_somewhere(name, spec)
-        except SlackTierError as exc:
-            self._table_retry[name] = self._now_s() + 5.0
-            said = condition("SourceRead", False, "SourceUnreadable", str(exc), entry.status.conditions, now)
-            self._store.set_status(Kind.TABLES, name, entry.status.model_copy(update={"conditions": (said,)}))
-            return
-        self._tables[name] = found
-        self._world.tables[name] = TableFacts(found.layer_id, found.rows, found.row_bytes)
-        said = condition("SourceRead", True, "HeadersRead", "", entry.status.conditions, now)
-        self._store.set_status(
-            Kind.TABLES, name,
-            entry.status.model_copy(update={
-                "observed_generation": entry.generation, "model": found.model[:1024], "table_uuid": found.table_uuid,
-                "rows": found.rows, "row_bytes": found.row_bytes, "region_bytes": found.region_bytes,
-                "conditions": (said,),
-            }),
-        )  # fmt: skip
-
-    async def _read_somewhere(self, name: str, spec: TableSpec) -> TableFound:
-        """By the head's own node, else by a node that is to hold a copy: not every node sees every checkpoint."""
-        nodes = [""] if "" in self._alive else []
-        for entry in self._store.all(Kind.REPLICAS):
-            wanted = spec_of(entry, ReplicaSpec)
-            if wanted is not None and wanted.table == name:
-                pool = self._world.pools.get(wanted.pool)
-                members = members_of(wanted, pool, None) if pool else ()
-                nodes += [member.node for member in members if member.node in self._alive]
-        fault: SlackTierError = DeploymentError("no node is there to read it")
-        for node in dict.fromkeys(nodes):
-            try:
-                return await self._deployment.read_table(node, spec)
-            except SlackTierError as exc:
-                fault = exc
-        raise fault
 
     def _show_tables(self) -> None:
         complete: dict[str, list[str]] = {}
@@ -248,14 +132,15 @@ class Reconciler:
         memory: dict[str, list[str]] = {}
         now = self._now_s()
         for name, work in self._work.items():
-            if work.is_running or not work.members or work.node not in self._alive:
+            if work.is_running or not work.members or work.node not in self._around.alive:
                 continue
             if now - work.looked_s >= self._service.settings.look_s or work.status.state is not ReplicaState.COMPLETE:
                 kind = memory if self._tier(name) in REMOTE_TIERS else storage
                 kind.setdefault(work.node, []).append(name)
-        await self._all(
+        await all_of(
             [self._look_at_regions(node, names) for node, names in storage.items()]
-            + [self._look_at_memory(node, names) for node, names in memory.items()]
+            + [self._look_at_memory(node, names) for node, names in memory.items()],
+            self._note_fault,
         )
         self._start_stagings()
 
@@ -278,7 +163,7 @@ class Reconciler:
             work.generation, work.failures, work.retry_s, work.looked_s = entry.generation, 0, 0.0, -1e18
         if not work.members or not spec.members:
             work.members = members_of(spec, pool, self._assigned(name, spec, pool, work))
-        if work.members and work.node not in self._alive:
+        if work.members and work.node not in self._around.alive:
             if work.status.state not in (ReplicaState.LOST, ReplicaState.PENDING):
                 audit("replica-lost", by=None, kind="replicas", name=name, outcome="lost", node=work.node)
             self._show(name, lost(work.status, work.node))
@@ -292,14 +177,14 @@ class Reconciler:
         if spec.members:
             return None
         by_name = {member.name: member for member in pool.members}
-        if assigned in by_name and (by_name[assigned].node in self._alive or work.is_running):
+        if assigned in by_name and (by_name[assigned].node in self._around.alive or work.is_running):
             return assigned
-        table = self._tables.get(spec.table)
+        table = self._around.tables.get(spec.table)
         if table is None:
             return assigned
         used = self._members_with(spec, besides=name)
         chosen = choose_member(
-            spec.pool, pool, self._world.members, used=used, byte_count=table.region_bytes, alive=self._alive
+            spec.pool, pool, self._world.members, used=used, byte_count=table.region_bytes, alive=self._around.alive
         )
         if chosen is not None and chosen != assigned:
             self._store.set_fact(fact, chosen)
@@ -326,7 +211,7 @@ class Reconciler:
             self._judge_storage(found.replica, work, spec)
 
     def _judge_storage(self, name: str, work: Work, spec: ReplicaSpec) -> None:
-        table, found = self._tables.get(spec.table), work.region
+        table, found = self._around.tables.get(spec.table), work.region
         if table is None or found is None:
             self._show(name, self._status(name, work, ReplicaState.PENDING, "the table's source has not been read yet"))
             return
@@ -365,7 +250,7 @@ class Reconciler:
 
     def _status(self, name: str, work: Work, state: ReplicaState, message: str) -> ReplicaStatus:
         spec = self._spec(name)
-        table = self._tables.get(spec.table) if spec else None
+        table = self._around.tables.get(spec.table) if spec else None
         return work.status.model_copy(update={
             "observed_generation": work.generation, "state": state, "tier": self._tier(name), "node": work.node,
             "members": tuple(member.name for member in work.members), "message": message[:4096],
@@ -377,7 +262,7 @@ class Reconciler:
         if spec is None:
             return
         work.status = status
-        work.table_uuid = self._tables[spec.table].table_uuid if spec.table in self._tables else ""
+        work.table_uuid = self._around.tables[spec.table].table_uuid if spec.table in self._around.tables else ""
         member = work.members[0].name if work.members else ""
         self._service.set_copy(name, PlaceId(spec.pool, member), status)
         if status.state is not ReplicaState.COMPLETE:
@@ -388,7 +273,7 @@ class Reconciler:
     ) -> None:
         spec = self._spec(name)
         pool = self._world.pools.get(spec.pool) if spec else None
-        table = self._tables.get(spec.table) if spec else None
+        table = self._around.tables.get(spec.table) if spec else None
         if spec is None or pool is None or table is None:
             return
         status = self._status(name, work, ReplicaState.COMPLETE, "").model_copy(
@@ -412,7 +297,7 @@ class Reconciler:
     async def _look_at_memory(self, node: str, names: list[str]) -> None:
         for found in await self._deployment.memory_nodes(node, names):
             work, spec = self._work.get(found.name), self._spec(found.name)
-            table = self._tables.get(spec.table) if spec else None
+            table = self._around.tables.get(spec.table) if spec else None
             if work is None or spec is None or table is None:
                 continue
             work.memory, work.looked_s = found, self._now_s()
@@ -486,7 +371,12 @@ class Reconciler:
             is_due = work.status.state is ReplicaState.PENDING or (
                 spec.restage and self._restage_due(name, spec, work.region.epoch)
             )
-            if is_due and spec.table in self._tables and work.node in self._alive and self._now_s() >= work.retry_s:
+            if (
+                is_due
+                and spec.table in self._around.tables
+                and work.node in self._around.alive
+                and self._now_s() >= work.retry_s
+            ):
                 groups.setdefault((work.node, spec.table), []).append(name)
         for (node, table), names in groups.items():
             for name in names:
