@@ -224,6 +224,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_rdma_read_counters": (None, [c_void_p, POINTER(CRdmaCounters)]),
     "st_rdma_use_layout": (c_int, [c_void_p, POINTER(CLayout)]),
     "st_rdma_source_attach": (None, [c_void_p]),
+    "st_source_pages": (c_int, [c_void_p]),
     "st_source_close": (None, [c_void_p]),
     "st_delay_set": (c_int, [c_char_p, c_double, c_double, c_double]),
     "st_sleep_until": (None, [c_uint64]),

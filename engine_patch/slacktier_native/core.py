@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ __all__ = [
     "set_delay",
     "sleep_until_ns",
 ]
+
+_log = logging.getLogger(__name__)
+_told: set[str] = set()  # why io_uring is not in use: once per process
 
 RowIds = npt.NDArray[np.int64]
 
@@ -158,6 +162,9 @@ class LookupCore:
         reason = ctypes.c_int()
         self.backend = "uring" if library().st_core_backend(self._handle, ctypes.byref(reason)) == 1 else "posix"
         self.backend_reason = f"io_uring: {errno.errorcode[-reason.value]}" if reason.value else ""
+        if self.backend_reason and self.backend_reason not in _told:
+            _told.add(self.backend_reason)
+            _log.warning("%s; pages are read by preadv threads", self.backend_reason)
 
     def _open_sources(self, layer_id: int, specs: Sequence[AnySource]) -> tuple[list[int], Superblock]:
         if not 1 <= len(specs) <= REPLICAS_MAX:
@@ -196,6 +203,11 @@ class LookupCore:
     def rdma_counters(self, spec: RdmaSpec) -> dict[str, int]:
         """READs, rows and bytes of one of this core's RDMA sources since open, and its failures by kind."""
         return self._sources.rdma_counters(spec)
+
+    def memory_pages(self) -> dict[str, str]:
+        """What the tables in this process's memory are in, by source label: reserved, transparent (huge) or small."""
+        found = {spec.label: self._sources.memory_pages(spec) for specs in self._specs for spec in specs}
+        return {label: kind for label, kind in found.items() if kind}
 
     @property
     def handle(self) -> int:

@@ -95,6 +95,7 @@ class MemorySpec:
         return f"emulated:{self.device}:memory" if self.device else "dram:memory"
 
 
+PAGE_KINDS: Final = ("small", "transparent", "reserved")
 RemoteSpec = RowsSpec | RdmaSpec
 AnySource = SourceSpec | PatternSource | MemorySpec | RemoteSpec
 
@@ -133,6 +134,12 @@ class SourcePool:
         link = self._links[spec]
         assert isinstance(link, RdmaLink)  # noqa: S101 - _open_link pairs them
         return link.counters()
+
+    def memory_pages(self, spec: AnySource) -> str:
+        """Which pages an open source has its table in: PAGE_KINDS; empty if it is not in memory."""
+        handle, _ = self._open[spec]
+        in_memory = isinstance(spec, SourceSpec) and spec.tier in (Tier.DRAM, Tier.EMULATED)
+        return PAGE_KINDS[library().st_source_pages(handle)] if in_memory else ""
 
     def down_reason(self, spec: AnySource) -> str:
         """Why an open remote source's link is down; empty while it is up, and for local sources."""

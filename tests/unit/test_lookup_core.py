@@ -263,3 +263,12 @@ def test_closing_waits_for_reads_that_the_kernel_still_works_on(tmp_path: Path) 
         core.close()
         reused = [bytearray(4096) for _ in range(300)]
         assert not any(any(block) for block in reused)
+
+
+def test_memory_of_a_table_is_told(regions: dict[int, Path]) -> None:
+    dram, file = SourceSpec(Tier.DRAM, (regions[1],)), nvme(regions[1])
+    with LookupCore([LayerSetup(1, (dram, file))], lookups_max=64) as core:
+        look_up(core, np.arange(10))
+        pages = core.memory_pages()
+    assert list(pages) == [dram.label]
+    assert pages[dram.label] in ("reserved", "transparent", "small")

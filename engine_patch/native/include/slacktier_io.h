@@ -36,7 +36,15 @@ typedef enum st_backend { ST_BACKEND_AUTO = 0, ST_BACKEND_URING = 1, ST_BACKEND_
 /* A region on files or block devices, one path per stripe, opened read-only with O_DIRECT where possible. */
 int st_source_open_files(const char *const *paths, uint32_t stripe_count, const st_layout *layout, st_source **out);
 
-/* The same region read whole into memory (huge pages where allowed). */
+/* The memory that a table is in. */
+typedef enum st_page_kind {
+    ST_PAGES_SMALL = 0,       /* of 4 KiB, or not this library's */
+    ST_PAGES_TRANSPARENT = 1, /* huge ones where the kernel finds room */
+    ST_PAGES_RESERVED = 2,    /* from the system's pool of huge pages */
+} st_page_kind;
+st_page_kind st_source_pages(const st_source *source);
+
+/* The same region read whole into memory: reserved huge pages if there are enough, else transparent ones if allowed. */
 int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const st_layout *layout, st_source **out);
 
 /* Bytes of a memory source, released as the named device's delay model says. Keeps a reference to base. */

@@ -43,6 +43,8 @@ struct st_reader {
     struct io_uring ring;
 #endif
     int ring_open;
+    uint32_t ready; /* futex: 1 once the thread has a ring, needs none, or has failed to get one */
+    int ring_error;
 };
 typedef struct st_reader reader;
 
@@ -305,10 +307,12 @@ static void *reader_main(void *argument) {
     reader *self = argument;
     st_core *core = self->core;
 #ifdef ST_HAVE_URING
-    /* Opened here: with SINGLE_ISSUER the ring belongs to the thread that made it. core.c has probed that it can. */
+    /* Opened here: with SINGLE_ISSUER the ring belongs to the thread that made it. start_threads hears whether it could. */
     if (core->backend == ST_BACKEND_URING)
-        ring_open(self);
+        self->ring_error = ring_open(self);
 #endif
+    __atomic_store_n(&self->ready, 1, __ATOMIC_SEQ_CST);
+    st_futex_wake(&self->ready, 1);
     while (!__atomic_load_n(&core->stop, __ATOMIC_ACQUIRE)) {
         uint32_t seen_work = __atomic_load_n(&core->work, __ATOMIC_SEQ_CST);
         uint32_t claimed = claim_and_start(self);
@@ -360,30 +364,10 @@ static int reader_init(st_core *core, reader *self) {
     return rc;
 }
 
-int st_readers_start(st_core *core, uint32_t io_threads, uint32_t backend) {
-    core->backend = ST_BACKEND_POSIX;
-    if (backend != ST_BACKEND_POSIX) {
-        core->backend_reason = probe_uring();
-        if (core->backend_reason == 0)
-            core->backend = ST_BACKEND_URING;
-        else if (backend == ST_BACKEND_URING)
-            return core->backend_reason;
-    }
-    if (io_threads == 0)
-        io_threads = core->backend == ST_BACKEND_URING ? 1 : POSIX_THREADS_DEFAULT;
-    core->readers = calloc(io_threads, sizeof *core->readers);
-    if (!core->readers)
-        return -ENOMEM;
-    int rc = 0;
-    for (core->reader_count = 0; rc == 0 && core->reader_count < io_threads; core->reader_count++)
-        rc = reader_init(core, &core->readers[core->reader_count]);
-    return rc;
-}
-
-void st_readers_stop(st_core *core) {
+static void stop_threads(st_core *core) {
     __atomic_store_n(&core->stop, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&core->work, 1, __ATOMIC_SEQ_CST);
-    st_futex_wake(&core->work, 1 << 30);
+    st_futex_wake(&core->work, INT_MAX);
     for (uint32_t i = 0; i < core->reader_count; i++) {
         reader *self = &core->readers[i];
         if (self->started)
@@ -393,4 +377,45 @@ void st_readers_stop(st_core *core) {
         free(self->free_slots);
     }
     free(core->readers);
+    core->readers = NULL;
+    core->reader_count = 0;
+    core->stop = 0;
+}
+
+/* Threads of core->backend, each with what it needs; 0, or why not, and then none is left. */
+static int start_threads(st_core *core, uint32_t io_threads) {
+    if (io_threads == 0)
+        io_threads = core->backend == ST_BACKEND_URING ? 1 : POSIX_THREADS_DEFAULT;
+    core->readers = calloc(io_threads, sizeof *core->readers);
+    if (!core->readers)
+        return -ENOMEM;
+    int rc = 0;
+    for (core->reader_count = 0; rc == 0 && core->reader_count < io_threads; core->reader_count++)
+        rc = reader_init(core, &core->readers[core->reader_count]);
+    for (uint32_t i = 0; i < core->reader_count; i++) {
+        reader *self = &core->readers[i];
+        while (self->started && __atomic_load_n(&self->ready, __ATOMIC_SEQ_CST) == 0)
+            st_futex_wait(&self->ready, 0, 0);
+        rc = rc < 0 ? rc : self->ring_error;
+    }
+    if (rc < 0)
+        stop_threads(core);
+    return rc;
+}
+
+int st_readers_start(st_core *core, uint32_t io_threads, uint32_t backend) {
+    if (backend != ST_BACKEND_POSIX) {
+        core->backend = ST_BACKEND_URING;
+        core->backend_reason = probe_uring();
+        if (core->backend_reason == 0) /* a ring of full size may be refused all the same */
+            core->backend_reason = start_threads(core, io_threads);
+        if (core->backend_reason == 0 || backend == ST_BACKEND_URING)
+            return core->backend_reason;
+    }
+    core->backend = ST_BACKEND_POSIX;
+    return start_threads(core, io_threads);
+}
+
+void st_readers_stop(st_core *core) {
+    stop_threads(core);
 }

@@ -98,6 +98,29 @@ static int load_stripe(const st_source *files, uint32_t stripe, uint8_t *buffer,
     return 0;
 }
 
+static const uint64_t huge_page_bytes = 2 << 20;
+
+/* Memory for a table: reserved huge pages if the system has enough of them, else what the kernel puts together by itself.
+ * *byte_count becomes what was mapped. */
+static uint8_t *map_table(uint64_t *byte_count, st_page_kind *kind) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    uint64_t whole = (*byte_count + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+    uint8_t *memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+    if (memory != MAP_FAILED) {
+        *byte_count = whole;
+        *kind = ST_PAGES_RESERVED;
+        return memory;
+    }
+    memory = mmap(NULL, *byte_count, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (memory != MAP_FAILED)
+        *kind = madvise(memory, *byte_count, MADV_HUGEPAGE) == 0 ? ST_PAGES_TRANSPARENT : ST_PAGES_SMALL;
+    return memory;
+}
+
+st_page_kind st_source_pages(const st_source *source) {
+    return source->pages;
+}
+
 int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const st_layout *layout, st_source **out) {
     st_source *files;
     int rc = st_source_open_files(paths, stripe_count, layout, &files);
@@ -106,11 +129,10 @@ int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const
     st_source *source = st_source_new(ST_SOURCE_MEMORY, layout);
     uint8_t *buffer = aligned_alloc(ST_PAGE_BYTES, LOAD_BYTES);
     uint64_t byte_count = layout->page_count * ST_PAGE_BYTES;
-    uint8_t *memory = mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    st_page_kind kind = ST_PAGES_SMALL;
+    uint8_t *memory = map_table(&byte_count, &kind);
     if (!source || !buffer || memory == MAP_FAILED)
         rc = -ENOMEM;
-    else
-        madvise(memory, byte_count, MADV_HUGEPAGE);
     for (uint32_t stripe = 0; rc == 0 && stripe < stripe_count; stripe++)
         rc = load_stripe(files, stripe, buffer, memory);
     free(buffer);
@@ -123,6 +145,7 @@ int st_source_open_memory(const char *const *paths, uint32_t stripe_count, const
     }
     source->memory = memory;
     source->memory_bytes = byte_count;
+    source->pages = kind;
     *out = source;
     return 0;
 }
@@ -152,6 +175,7 @@ int st_source_open_emulated(st_source *base, const char *device, st_source **out
     st_source_retain(base);
     source->base = base;
     source->memory = base->memory;
+    source->pages = base->pages;
     source->memory_bytes = base->memory_bytes;
     *out = source;
     return 0;
