@@ -90,6 +90,9 @@ ROWS_MISMATCHED: Final = Metric("slacktier_rows_mismatched_total", _C, "Rows tha
 ROWS_SKIPPED: Final = Metric("slacktier_rows_skipped_total", _C, "Lossy: rows outside the seen-set, zero.", _LAYER)
 CACHE_EVICTIONS: Final = Metric("slacktier_cache_evictions_total", _C, "Rows that made room for others.", _LAYER)
 READ_RETRIES: Final = Metric("slacktier_read_retries_total", _C, "Page reads that were tried again.", _LAYER)
+HOST_CACHE_HITS: Final = Metric(
+    "slacktier_host_cache_hits_total", _C, "Misses that the second level in host memory answered.", _LAYER
+)
 FALLBACK: Final = Metric(
     "slacktier_fallback_total", _C, "Rows that came from another replica than the layer's first.", _LAYER
 )

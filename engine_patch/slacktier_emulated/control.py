@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
-from slacktier_emulated.layers import CACHE_ROWS_MAX, Source, make_row_source, make_source
+from slacktier_emulated.layers import CACHE_ROWS_MAX, HOST_CACHE_GIB_MAX, Source, make_row_source, make_source
 from slacktier_emulated.profile import Overrides
 
 
@@ -99,6 +99,7 @@ class LayerChange(ControlModel):
     token_file: RegionPath | None = None
     sources: list[SourceChange] | None = Field(default=None, min_length=1, max_length=4)
     cache_rows: int | None = Field(default=None, ge=0, le=CACHE_ROWS_MAX)
+    host_cache_gib: float | None = Field(default=None, ge=0, le=HOST_CACHE_GIB_MAX, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _one_way_to_name_sources(self) -> LayerChange:

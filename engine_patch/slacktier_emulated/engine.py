@@ -24,7 +24,7 @@ from slacktier_emulated.report import Aggregates, EngineMetrics
 from slacktier_emulated.scheduler import Batch, Phase, Scheduler, TokenSequence, decode_inputs, prefill_inputs
 from slacktier_emulated.settings import EngineSettings
 from slacktier_emulated.step import LayerTable, LookupFailedError, StepRecord, StepRunner
-from slacktier_emulated.tables import TableIdentity, check_sources, tier_label
+from slacktier_emulated.tables import TableIdentity, check_sources, host_wish, tier_label
 from slacktier_rowids.ngram import NgramHasher
 
 
@@ -219,6 +219,7 @@ class Engine:
             "tier": layer.table.tier,
             "sources": [source.describe() for source in layer.plan.sources],
             "cache_rows": layer.plan.cache_rows,
+            "host_cache_bytes": layer.plan.host_cache_bytes,
             "row_bytes": layer.table.row_bytes,
             "rows": layer.identity.row_count,
             "checked_against_pattern": layer.table.pattern_seed is not None,
@@ -271,14 +272,19 @@ class Engine:
                     hint="start another server for it",
                 )
             plan = replace(plan, sources=sources)
+        if change.host_cache_gib is not None:
+            plan = replace(plan, host_cache_bytes=int(change.host_cache_gib * (1 << 30)))
         return plan if change.cache_rows is None else replace(plan, cache_rows=change.cache_rows)
 
     def _check_caches(self, plans: Mapping[int, LayerPlan]) -> None:
-        wishes = (
-            CacheWish(plan.layer_id, plan.cache_rows, layer.table.row_bytes, layer.identity.row_count)
-            for layer in self.layers
-            if (plan := plans.get(layer.plan.layer_id)) is not None and plan.cache_rows > layer.plan.cache_rows
-        )
+        """Caches that grow must fit into what memory has left."""
+        wishes = []
+        for layer in self.layers:
+            plan, row_bytes = plans.get(layer.plan.layer_id, layer.plan), layer.table.row_bytes
+            if plan.cache_rows > layer.plan.cache_rows:
+                wishes.append(CacheWish(plan.layer_id, plan.cache_rows, row_bytes, layer.identity.row_count))
+            if plan.host_cache_bytes > layer.plan.host_cache_bytes:
+                wishes.append(host_wish(plan, row_bytes))
         check_caches(wishes)
 
     def _check_overrides(self, overrides: Overrides) -> None:
@@ -297,3 +303,6 @@ class Engine:
         if plan.cache_rows != layer.plan.cache_rows:
             self.core.set_cache_rows(index, plan.cache_rows)
             layer.plan = replace(layer.plan, cache_rows=plan.cache_rows)
+        if plan.host_cache_bytes != layer.plan.host_cache_bytes:
+            self.core.set_host_cache(index, plan.host_cache_bytes)
+            layer.plan = replace(layer.plan, host_cache_bytes=plan.host_cache_bytes)

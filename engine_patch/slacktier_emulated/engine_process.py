@@ -106,6 +106,7 @@ def layer_setup(plan: LayerPlan) -> LayerSetup:
         layer_id=plan.layer_id,
         sources=tuple(source_spec(source, plan.layer_id) for source in plan.sources),
         cache_rows=plan.cache_rows,
+        host_cache_bytes=plan.host_cache_bytes,
     )
 
 

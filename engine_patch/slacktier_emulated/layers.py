@@ -16,6 +16,7 @@ from slacktier_native.row_link import parse_address
 
 SERVED_TIERS: Final = (Tier.NVME, Tier.DRAM, Tier.TCP, Tier.EMULATED)
 CACHE_ROWS_MAX: Final = 1 << 31
+HOST_CACHE_GIB_MAX: Final = 4096
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9.-]{1,64}")
 PAGE_CACHE: Final = "page-cache"
 GRAMMAR: Final = (
@@ -61,11 +62,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """One lookup layer: replicas in order of preference, and its share of the row cache."""
+    """One lookup layer: replicas in order of preference, its share of the row cache, and its second level's bytes."""
 
     layer_id: int
     sources: tuple[Source, ...]
     cache_rows: int = 0
+    host_cache_bytes: int = 0
 
 
 def describe_delay(model: DelayModel) -> dict[str, object]:
@@ -173,6 +175,18 @@ def parse_cache_rows(text: str) -> tuple[int, int]:
     return _layer_id(layer_text), rows
 
 
+def parse_host_cache(text: str) -> tuple[int, int]:
+    """`1=2.5` as (layer_id, bytes): GiB of host memory."""
+    layer_text, _, gib_text = text.partition("=")
+    try:
+        gib = float(gib_text)
+    except ValueError:
+        gib = -1.0
+    if not 0 <= gib <= HOST_CACHE_GIB_MAX:
+        raise ConfigError(f"--host-cache {text!r}: expected LAYER=GIB with 0 to {HOST_CACHE_GIB_MAX} GiB")
+    return _layer_id(layer_text), int(gib * (1 << 30))
+
+
 def _layer_id(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"layer {text!r}: expected a layer number")
@@ -187,7 +201,9 @@ def by_layer(pairs: Iterable[tuple[int, Value]]) -> dict[int, list[Value]]:
     return grouped
 
 
-def plan_layers(layers: Sequence[str], cache_rows: Sequence[str], known: Sequence[int]) -> tuple[LayerPlan, ...]:
+def plan_layers(
+    layers: Sequence[str], cache_rows: Sequence[str], known: Sequence[int], host_cache: Sequence[str] = ()
+) -> tuple[LayerPlan, ...]:
     """All layers in order of use from the command's options.
 
     known   the profile's layer ids
@@ -197,13 +213,16 @@ def plan_layers(layers: Sequence[str], cache_rows: Sequence[str], known: Sequenc
         raise ConfigError("no --layer given", hint=f"expected {GRAMMAR}")
     sources = by_layer(parse_layer(text) for text in layers)
     rows = by_layer(parse_cache_rows(text) for text in cache_rows)
+    host = by_layer(parse_host_cache(text) for text in host_cache)
     for layer_id in sources:
         if layer_id not in known:
             raise ConfigError(f"layer {layer_id} is not in the profile: it knows layers {', '.join(map(str, known))}")
-    for layer_id in rows.keys() - sources.keys():
-        raise ConfigError(f"--cache-rows for layer {layer_id}, which has no --layer")
+    for option, given in (("--cache-rows", rows), ("--host-cache", host)):
+        for layer_id in given.keys() - sources.keys():
+            raise ConfigError(f"{option} for layer {layer_id}, which has no --layer")
     plans = tuple(
-        LayerPlan(layer_id, tuple(sources[layer_id]), rows.get(layer_id, [0])[-1]) for layer_id in sorted(sources)
+        LayerPlan(layer_id, tuple(sources[layer_id]), rows.get(layer_id, [0])[-1], host.get(layer_id, [0])[-1])
+        for layer_id in sorted(sources)
     )
     check_devices(plans)
     return plans

@@ -129,6 +129,7 @@ def _core_families(families: _Families, status: dict[str, Any], totals: list[dic
         families.value(metrics.CACHE_EVICTIONS, counted["evictions"], layer["layer_id"])
         families.value(metrics.READ_RETRIES, counted["retries"], layer["layer_id"])
         families.value(metrics.BAD_RECORDS, counted["bad_records"], layer["layer_id"])
+        families.value(metrics.HOST_CACHE_HITS, counted["host_hits"], layer["layer_id"])
         families.value(metrics.FALLBACK, counted["fallback_rows"], layer["layer_id"])
 
 

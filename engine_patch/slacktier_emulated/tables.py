@@ -116,7 +116,14 @@ def check_plans(plans: Sequence[LayerPlan], row_counts: Mapping[int, int], *, ch
         sb = check_sources(plan.layer_id, plan.sources, row_count=row_counts[plan.layer_id])
         _check_seed(sb, plan, check_seed)
         wishes.append(CacheWish(plan.layer_id, plan.cache_rows, sb.payload_bytes + sb.scale_bytes, sb.row_count))
+        wishes.append(host_wish(plan, sb.payload_bytes + sb.scale_bytes))
     check_caches(wishes)
+
+
+def host_wish(plan: LayerPlan, row_bytes: int) -> CacheWish:
+    """The second level as memory to be had; more rows than the table has are never taken."""
+    rows = plan.host_cache_bytes // row_bytes
+    return CacheWish(plan.layer_id, rows, row_bytes, rows)
 
 
 def _check_seed(sb: Superblock, plan: LayerPlan, check_seed: int | None) -> None:

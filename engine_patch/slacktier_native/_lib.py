@@ -59,7 +59,7 @@ class CLayerResult(ctypes.Structure):
         (name, c_uint64)
         for name in (
             "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "retries",
-            "pass_ns", "resolve_ns", "read_ns", "arrived_ns", "wait_ns",
+            "pass_ns", "resolve_ns", "read_ns", "arrived_ns", "wait_ns", "host_hits",
         )
     ]  # fmt: skip
 
@@ -84,7 +84,7 @@ class CLayerStats(ctypes.Structure):
     COUNTS: Final = (
         "steps", "lookups", "owned", "hits", "repeats", "misses", "pages", "spills", "evictions",
         "retries", "failed_reads", "bad_records", "read_errors", "failed_steps", "timeouts",
-        "cache_rows", "cache_bytes", "directory_bytes",
+        "cache_rows", "cache_bytes", "directory_bytes", "host_hits", "host_rows", "host_bytes",
     )  # fmt: skip
     _fields_ = [*((name, c_uint64) for name in COUNTS), ("replica_rows", c_uint64 * 4)]
 
@@ -237,6 +237,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_step_end": (c_int, [c_void_p]),
     "st_core_fault": (c_int, [c_void_p, c_uint32, POINTER(CFaultReport)]),
     "st_core_set_cache_rows": (c_int, [c_void_p, c_uint32, c_uint64]),
+    "st_core_set_host_rows": (c_int, [c_void_p, c_uint32, c_uint64]),
     "st_core_set_sources": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_uint32, c_int]),
     "st_core_drop_cache": (c_int, [c_void_p, c_uint32]),
     "st_step_path_open": (c_int, [c_void_p, POINTER(CStepLayer), POINTER(CStepSettings), POINTER(c_void_p)]),

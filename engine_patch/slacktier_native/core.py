@@ -35,6 +35,7 @@ from slacktier_native.sources import AnySource, MemorySpec, PatternSource, Remot
 
 LOOKUPS_MAX: Final = 8192 * 24 * 2  # a prefill chunk's ids of one layer, with room for twice the columns
 REPLICAS_MAX: Final = 4
+HOST_ROW_OVERHEAD_BYTES: Final = 21  # beside the record: the seed of its checksum, and 4.75 bytes of directory
 BACKENDS: Final = {"auto": 0, "uring": 1, "posix": 2}
 __all__ = [
     "LayerResult",
@@ -56,11 +57,12 @@ RowIds = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LayerSetup:
-    """One lookup layer: replicas in order of preference, and its share of the row cache."""
+    """One lookup layer: replicas in order of preference, its share of the row cache and of the second level."""
 
     layer_id: int
     sources: tuple[AnySource, ...]
     cache_rows: int = 0
+    host_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class LayerResult:
 
     lookups    ids asked for, padding and other ranks' included; owned = hits + repeats + misses
     hits       in the cache when the step began; repeats: asked for again in the same step
-    pages      distinct page reads
+    pages      distinct page reads; host_hits: misses that the second level answered, which are no pages
     resolve_us step begin to the first miss handed to a reader (the window rule's s); read_us: from then until
                the layer's last row was checked (its T); both 0 where nothing was read
     wait_us    how long wait() blocked; pass_us: this layer's part of begin()'s pass over the ids
@@ -88,6 +90,7 @@ class LayerResult:
     read_us: float
     arrived_us: float
     wait_us: float
+    host_hits: int = 0
 
 
 def sleep_until_ns(instant_ns: int) -> None:
@@ -159,6 +162,9 @@ class LookupCore:
         if rc < 0 or handle.value is None:
             raise ConfigError(f"lookup core: {os.strerror(-rc)}", hint="`slacktier doctor` says what is missing")
         self._handle = handle.value
+        for index, setup in enumerate(layers):
+            if setup.host_cache_bytes:
+                self.set_host_cache(index, setup.host_cache_bytes)
         reason = ctypes.c_int()
         self.backend = "uring" if library().st_core_backend(self._handle, ctypes.byref(reason)) == 1 else "posix"
         self.backend_reason = f"io_uring: {errno.errorcode[-reason.value]}" if reason.value else ""
@@ -268,6 +274,7 @@ class LookupCore:
         return LayerResult(
             raw.lookups, raw.owned, raw.hits, raw.repeats, raw.misses, raw.pages, raw.spills, raw.retries,
             raw.pass_ns / 1e3, raw.resolve_ns / 1e3, raw.read_ns / 1e3, raw.arrived_ns / 1e3, raw.wait_ns / 1e3,
+            raw.host_hits,
         )  # fmt: skip
 
     def step_error(self, rc: int, layer_index: int) -> SlackTierError:
@@ -318,6 +325,15 @@ class LookupCore:
         rc = library().st_core_set_cache_rows(self._require(), layer_index, rows)
         if rc < 0:
             raise ConfigError(f"cache of {rows} rows for layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
+
+    def set_host_cache(self, layer_index: int, byte_count: int) -> None:
+        """Resize a layer's second level in host memory between steps; 0 turns it off, rows stay as far as they fit."""
+        sb = self._superblocks[layer_index]
+        rows = min(sb.row_count, byte_count // (sb.record_bytes + HOST_ROW_OVERHEAD_BYTES))
+        rc = library().st_core_set_host_rows(self._require(), layer_index, rows)
+        if rc < 0:
+            layer_id = self.layer_ids[layer_index]
+            raise ConfigError(f"second level of {byte_count} bytes for layer {layer_id}: {os.strerror(-rc)}")
 
     def drop_cache(self, layer_index: int) -> None:
         """Forget a layer's cached rows, between steps; needed after a weight update."""

@@ -192,6 +192,9 @@ class ScriptedCore:
     def set_cache_rows(self, layer_index: int, rows: int) -> None:
         self._note(f"cache {layer_index} {rows}")
 
+    def set_host_cache(self, layer_index: int, byte_count: int) -> None:
+        self._note(f"host cache {layer_index} {byte_count}")
+
     def set_sources(self, layer_index: int, specs: Sequence[Any]) -> None:
         self._note(f"sources {layer_index} {','.join(source.tier for source in specs)}")
         self.clock.spend(self.switch_us)
@@ -199,7 +202,7 @@ class ScriptedCore:
             raise self.refuses_sources[layer_index]
 
     def stats(self) -> dict[int, dict[str, int]]:
-        counts = {"evictions": 0, "retries": 0, "bad_records": 0, "fallback_rows": 0}
+        counts = {"evictions": 0, "retries": 0, "bad_records": 0, "fallback_rows": 0, "host_hits": 0}
         return {layer_id: dict(counts) for layer_id in LAYOUT.layer_ids}
 
     def close(self) -> None:

@@ -90,3 +90,10 @@ def test_layer_that_makes_no_sense_is_refused_with_a_reason(text: str, complaint
 def test_plan_that_does_not_fit_together_is_refused(layers: list[str], cache_rows: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         plan_layers(layers, cache_rows, (1, 14))
+
+
+def test_second_level_is_given_in_gib_and_refused_where_it_makes_no_sense() -> None:
+    assert plan_layers(["1=nvme:/a"], [], (1, 14), ["1=2.5"])[0].host_cache_bytes == 5 << 29
+    for text, complaint in (("14=1", "layer 14, which has no --layer"), ("1=-1", "0 to 4096 GiB"), ("1=nan", "GiB")):
+        with pytest.raises(ConfigError, match=complaint):
+            plan_layers(["1=nvme:/a"], [], (1, 14), [text])

@@ -272,3 +272,19 @@ def test_memory_of_a_table_is_told(regions: dict[int, Path]) -> None:
         pages = core.memory_pages()
     assert list(pages) == [dram.label]
     assert pages[dram.label] in ("reserved", "transparent", "small")
+
+
+def test_second_level_answers_what_fell_out_of_the_cache(regions: dict[int, Path]) -> None:
+    setup = LayerSetup(1, (nvme(regions[1]),), cache_rows=16, host_cache_bytes=1 << 20)
+    with LookupCore([setup], lookups_max=4096) as core:
+        everything = np.arange(1000)
+        look_up(core, everything)
+        before = core.stats()[1]
+        look_up(core, everything)
+        stats = core.stats()[1]
+        assert stats["pages"] == before["pages"]
+        assert stats["host_hits"] == stats["misses"] - before["misses"] > 900
+        core.set_host_cache(0, 0)
+        look_up(core, everything)
+        assert core.stats()[1]["pages"] > stats["pages"]
+        assert core.stats()[1]["host_bytes"] == 0

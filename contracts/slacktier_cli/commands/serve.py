@@ -27,6 +27,9 @@ def command(
     engine: Annotated[str, typer.Option(help="Only `emulated` so far.")] = "emulated",
     layer: Annotated[list[str] | None, typer.Option(help=f"{GRAMMAR}; repeat it for replicas.")] = None,
     cache_rows: Annotated[list[str] | None, typer.Option(help="LAYER=ROWS of the row cache; default 0.")] = None,
+    host_cache: Annotated[
+        list[str] | None, typer.Option(help="LAYER=GIB of a second level behind the row cache; default 0.")
+    ] = None,
     profile: Annotated[str, typer.Option(help="Shipped profile, or a YAML file.")] = "v41-h200",
     tp: Annotated[int | None, typer.Option(min=1, max=64, help="Ranks; default: the profile's.")] = None,
     rank: Annotated[int, typer.Option(min=0, max=63, help="Rows with row_id % tp == rank are looked up.")] = 0,
@@ -77,6 +80,7 @@ def command(
     Examples:
       slacktier serve --layer 1=nvme:/data/l1 --layer 14=nvme:/data/l14 --config /data/checkpoint/config.json
       slacktier serve --layer 1=dram:/data/l1 --layer 14=nvme:/data/l14 --cache-rows 1=500000 --tp 1
+      slacktier serve --layer 1=nvme:/data/l1 --cache-rows 1=100000 --host-cache 1=2.5
       slacktier serve --layer 1=emulated@paper-rdma:/data/l1 --layer 14=nvme:/dev/nvme0n1,/dev/nvme1n1 --port 0 --json
       slacktier serve --tierd http://localhost:8700 --tierd-token-file token --instance a --table 1=t1 --table 14=t14
       curl localhost:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64, "stream": true}'
@@ -97,9 +101,10 @@ def command(
                 sessions=plan_sessions, misses=tuple(misses or ()), cache_rows=row_cache, slo_pct=slo_pct, node=node,
                 wait_s=tierd_wait_s, ranks=ranks,
             ),
-            chosen, load_layout(model_config, name=config), is_free=not (layer or cache_rows),
+            chosen, load_layout(model_config, name=config), is_free=not (layer or cache_rows or host_cache),
         )  # fmt: skip
-    plans = bound.plans if bound else plan_layers(layer or [], cache_rows or [], chosen.layer_ids)
+    given = (layer or [], cache_rows or [], chosen.layer_ids, host_cache or [])
+    plans = bound.plans if bound else plan_layers(*given)
     _check_tables(plans, load_layout(model_config, name=config), check_pattern)
     if record_lookups is not None:
         check_record_path(record_lookups)

@@ -118,6 +118,7 @@ typedef struct st_layer_result {
     uint64_t read_ns;    /* from then until this layer's last row was checked, 0 if none */
     uint64_t arrived_ns; /* begin to that moment */
     uint64_t wait_ns;    /* how long st_step_wait blocked */
+    uint64_t host_hits;  /* misses that the second level answers; they are no pages */
 } st_layer_result;
 
 /* 0; -ETIMEDOUT if the rows are not here in time; another -errno when no replica delivered (st_core_fault says what). */
@@ -141,6 +142,9 @@ int st_core_fault(const st_core *core, uint32_t layer, st_fault_report *report);
 
 /* Between steps. Rows in the cache are kept as far as they fit. */
 int st_core_set_cache_rows(st_core *core, uint32_t layer, uint64_t cache_rows);
+/* Between steps: the second level in host memory, which keeps every row that was read; 0, as at the start, is none. Its
+ * rows are kept as far as they fit. */
+int st_core_set_host_rows(st_core *core, uint32_t layer, uint64_t host_rows);
 /* Between steps. The geometry must be the same. keep_cache only if the caller knows that the rows are, too. */
 int st_core_set_sources(st_core *core, uint32_t layer, st_source *const *sources, uint32_t source_count,
                         int keep_cache);
@@ -151,7 +155,8 @@ typedef struct st_layer_stats {
     uint64_t steps, lookups, owned, hits, repeats, misses, pages, spills, evictions;
     uint64_t retries, failed_reads, bad_records, read_errors, failed_steps, timeouts;
     uint64_t cache_rows, cache_bytes, directory_bytes;
-    uint64_t replica_rows[ST_REPLICAS_MAX]; /* that came from each, in the order of the sources then in force */
+    uint64_t host_hits, host_rows, host_bytes; /* second level: misses that it answered, its size */
+    uint64_t replica_rows[ST_REPLICAS_MAX];    /* that came from each, in the order of the sources then in force */
 } st_layer_stats;
 int st_core_stats(const st_core *core, uint32_t layer, st_layer_stats *stats);
 

@@ -86,10 +86,19 @@ static void table_take(struct st_table *table, table_entry *entry, uint32_t key,
 
 /* ---- open and close ---- */
 
+static void host_close(st_layer *layer) {
+    st_directory_close(&layer->host);
+    if (layer->host_records)
+        munmap(layer->host_records, layer->host_map_bytes);
+    layer->host_records = NULL;
+    layer->host_rows = layer->host_map_bytes = 0;
+}
+
 static void layer_free(st_core *core, st_layer *layer) {
     for (uint32_t i = 0; i < layer->source_count; i++)
         st_source_close(layer->sources[i]);
     st_directory_close(&layer->directory);
+    host_close(layer);
     if (layer->cache)
         munmap(layer->cache, layer->cache_map_bytes);
     if (layer->refs && !layer->external_refs)
@@ -255,32 +264,35 @@ static void publish(st_core *core, st_layer *layer, uint32_t already) {
 }
 
 /* Add a row to the read of its page; a read that was handed over already is left alone and a new one made. */
-static void add_want(st_core *core, st_layer *layer, uint32_t row_id, uint32_t dest, uint32_t published) {
+static void add_want(st_core *core, st_layer *layer, uint32_t row_id, uint32_t dest, uint32_t host,
+                     uint32_t published) {
     uint32_t page_id = row_id / layer->layout.rows_per_page;
     uint32_t want = layer->want_count++;
     /* The readers had these lines last step: ask for them back before the stores queue up behind each other. */
     __builtin_prefetch(&layer->wants[want + WRITE_AHEAD], 1);
     __builtin_prefetch(&layer->reads[layer->read_count + WRITE_AHEAD], 1);
-    if (layer->lines && layer->lookup_count < PUBLISH_AT_END_FROM) {
+    int from_host = host != ST_END && (host & ST_HOST_HIT);
+    layer->result.host_hits += (uint32_t)from_host;
+    if (from_host || (layer->lines && layer->lookup_count < PUBLISH_AT_END_FROM)) {
         /* Of 300,000 misses of such steps 184 shared a page with another: looking for them costs more. */
-        layer->wants[want] = (st_want){row_id, dest, ST_END};
+        layer->wants[want] = (st_want){row_id, dest, ST_END, host};
         layer->reads[layer->read_count++] = (st_page_read){page_id, want, 0};
         return;
     }
     table_entry *entry = table_find(core->page_table, page_id);
     if (entry->generation == core->page_table->generation && entry->value >= published) {
         st_page_read *read = &layer->reads[entry->value];
-        layer->wants[want] = (st_want){row_id, dest, read->first_want};
+        layer->wants[want] = (st_want){row_id, dest, read->first_want, host};
         read->first_want = want;
         return;
     }
-    layer->wants[want] = (st_want){row_id, dest, ST_END};
+    layer->wants[want] = (st_want){row_id, dest, ST_END, host};
     layer->reads[layer->read_count] = (st_page_read){page_id, want, 0};
     table_take(core->page_table, entry, page_id, layer->read_count++);
 }
 
 /* A row that gets no cache slot: once per step all the same. */
-static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint32_t published) {
+static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint32_t host, uint32_t published) {
     table_entry *entry = table_find(core->row_table, row_id);
     if (entry->generation == core->row_table->generation) {
         layer->result.repeats++;
@@ -291,17 +303,17 @@ static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint3
     layer->spill_count++;
     table_take(core->row_table, entry, row_id, dest);
     layer->result.misses++;
-    add_want(core, layer, row_id, dest, published);
+    add_want(core, layer, row_id, dest, host, published);
     return dest;
 }
 
 /* A row that is not there becomes a read; its reference. */
-static uint32_t settle_missing(st_core *core, st_layer *layer, uint32_t row_id, st_lookup_answer answer,
+static uint32_t settle_missing(st_core *core, st_layer *layer, uint32_t row_id, st_lookup_answer answer, uint32_t host,
                                uint32_t published) {
     if (answer.kind == ST_FULL)
-        return spill_row(core, layer, row_id, published);
+        return spill_row(core, layer, row_id, host, published);
     layer->result.misses++;
-    add_want(core, layer, row_id, answer.slot, published);
+    add_want(core, layer, row_id, answer.slot, host, published);
     return answer.slot;
 }
 
@@ -340,6 +352,23 @@ static int block_fill(const st_core *core, st_layer *layer, const int64_t *row_i
     return bad;
 }
 
+/* Where the second level has the rows that the first lacks, or will have them. */
+static void look_up_host(st_core *core, st_layer *layer, const block *in, const uint32_t *missing, uint32_t count,
+                         uint32_t *hosts) {
+    uint32_t row_ids[BLOCK], sets[BLOCK];
+    st_lookup_answer answers[BLOCK];
+    for (uint32_t m = 0; m < count; m++)
+        row_ids[m] = in->row_ids[missing[m]];
+    st_directory_prefetch(&layer->host, row_ids, count, sets);
+    st_directory_claim(&layer->host, row_ids, sets, count, core->step, answers);
+    for (uint32_t m = 0; m < count; m++) {
+        if (answers[m].kind == ST_HIT)
+            hosts[m] = answers[m].slot | ST_HOST_HIT;
+        else
+            hosts[m] = answers[m].kind == ST_MISS ? answers[m].slot : ST_END;
+    }
+}
+
 static void block_settle(st_core *core, st_layer *layer, const block *in, uint32_t published) {
     st_lookup_answer answers[BLOCK];
     if (layer->directory.set_count)
@@ -358,9 +387,12 @@ static void block_settle(st_core *core, st_layer *layer, const block *in, uint32
     }
     layer->result.hits += kinds[ST_HIT];
     layer->result.repeats += kinds[ST_REPEAT];
+    uint32_t hosts[BLOCK];
+    if (layer->host_rows)
+        look_up_host(core, layer, in, missing, missing_count, hosts);
     for (uint32_t m = 0; m < missing_count; m++) {
-        uint32_t i = missing[m];
-        layer->refs[in->at[i]] = settle_missing(core, layer, in->row_ids[i], answers[i], published);
+        uint32_t i = missing[m], host = layer->host_rows ? hosts[m] : ST_END;
+        layer->refs[in->at[i]] = settle_missing(core, layer, in->row_ids[i], answers[i], host, published);
     }
 }
 
@@ -435,6 +467,10 @@ static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
     __atomic_store_n(&layer->claimed, st_position_of(core->step, 0), __ATOMIC_RELEASE);
 }
 
+static uint64_t pages_of(const st_layer *layer) {
+    return layer->read_count - layer->result.host_hits;
+}
+
 static st_delay_device *delay_of(const st_layer *layer) {
     return layer->sources[layer->start]->delay;
 }
@@ -454,7 +490,7 @@ static int submit_delays(st_core *core) {
                 continue;
             core->layers[j].release_known = 1;
             members[count] = j;
-            pages[count++] = core->layers[j].read_count;
+            pages[count++] = pages_of(&core->layers[j]);
         }
         uint64_t now_ns = core->first_ns ? core->first_ns : st_now_ns();
         int rc = st_delay_submit(device, now_ns, pages, count, release_ns);
@@ -580,7 +616,7 @@ int st_step_wait(st_core *core, uint32_t index, uint64_t timeout_ns, st_layer_re
         layer->stats.timeouts++;
     st_layer_result *mine = &layer->result;
     mine->wait_ns = st_now_ns() - start_ns;
-    mine->pages = layer->read_count;
+    mine->pages = pages_of(layer);
     mine->spills = layer->directory.set_count ? layer->spill_count : 0;
     mine->retries = __atomic_load_n(&layer->retries, __ATOMIC_RELAXED);
     if (layer->read_count && rc == 0) {
@@ -621,9 +657,13 @@ static void forget_missing(st_layer *layer, int whole_step) {
     for (uint32_t i = 0; i < layer->read_count; i++) {
         if (!whole_step && !layer->reads[i].failed)
             continue;
-        for (uint32_t w = layer->reads[i].first_want; w != ST_END; w = layer->wants[w].next)
-            if (!(layer->wants[w].dest & ST_SPILL_BIT))
-                st_directory_forget(&layer->directory, layer->wants[w].dest);
+        for (uint32_t w = layer->reads[i].first_want; w != ST_END; w = layer->wants[w].next) {
+            const st_want *want = &layer->wants[w];
+            if (!(want->dest & ST_SPILL_BIT))
+                st_directory_forget(&layer->directory, want->dest);
+            if (!(__atomic_load_n(&want->host, __ATOMIC_RELAXED) & ST_HOST_HIT))
+                st_directory_forget(&layer->host, want->host);
+        }
     }
 }
 
@@ -641,7 +681,7 @@ static void count_step(st_layer *layer) {
     stats->hits += layer->result.hits;
     stats->repeats += layer->result.repeats;
     stats->misses += layer->result.misses;
-    stats->pages += layer->read_count;
+    stats->pages += pages_of(layer);
     stats->spills += layer->directory.set_count ? layer->spill_count : 0;
     stats->evictions += layer->directory.evictions - layer->evictions_before;
     stats->retries += __atomic_load_n(&layer->retries, __ATOMIC_RELAXED);
@@ -709,6 +749,51 @@ int st_core_set_cache_rows(st_core *core, uint32_t index, uint64_t cache_rows) {
     return 0;
 }
 
+/* Rows of the old second level into the new one, as far as they fit. */
+static void host_move(st_core *core, const st_layer *from, st_layer *to) {
+    uint64_t slot_count = (uint64_t)from->host.set_count * ST_WAYS;
+    if (++core->step == 0)
+        core->step = 1;
+    for (uint64_t slot = 0; slot < slot_count; slot++) {
+        int64_t row_id = st_directory_row(&from->host, (uint32_t)slot);
+        if (row_id < 0)
+            continue;
+        uint32_t key = (uint32_t)row_id, set = st_directory_set(&to->host, key);
+        st_lookup_answer answer;
+        st_directory_claim(&to->host, &key, &set, 1, core->step, &answer);
+        if (answer.kind == ST_MISS)
+            memcpy(st_host_record(to, answer.slot), st_host_record(from, (uint32_t)slot),
+                   ST_HOST_SEED_BYTES + from->layout.record_bytes);
+    }
+}
+
+int st_core_set_host_rows(st_core *core, uint32_t index, uint64_t host_rows) {
+    if (index >= core->layer_count)
+        return -EINVAL;
+    if (busy(core))
+        return -EBUSY;
+    st_layer *layer = &core->layers[index];
+    st_layer fresh = {.layout = layer->layout, .host_rows = host_rows};
+    int rc = st_directory_open(&fresh.host, host_rows);
+    fresh.host_map_bytes = (uint64_t)fresh.host.set_count * ST_WAYS * (ST_HOST_SEED_BYTES + layer->layout.record_bytes);
+    if (rc == 0 && fresh.host_map_bytes && !(fresh.host_records = map_lazily(fresh.host_map_bytes))) {
+        st_directory_close(&fresh.host);
+        rc = -ENOMEM;
+    }
+    if (rc < 0)
+        return rc;
+    if (fresh.host_records) {
+        madvise(fresh.host_records, fresh.host_map_bytes, MADV_HUGEPAGE);
+        host_move(core, layer, &fresh);
+    }
+    host_close(layer);
+    layer->host = fresh.host;
+    layer->host_records = fresh.host_records;
+    layer->host_rows = host_rows;
+    layer->host_map_bytes = fresh.host_map_bytes;
+    return 0;
+}
+
 int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t line_bytes, uint32_t *refs) {
     if (index >= core->layer_count || !lines || !refs)
         return -EINVAL;
@@ -728,9 +813,13 @@ int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t
 int st_core_drop_cache(st_core *core, uint32_t index) {
     if (index >= core->layer_count)
         return -EINVAL;
-    uint64_t cache_rows = core->layers[index].cache_rows;
+    uint64_t cache_rows = core->layers[index].cache_rows, host_rows = core->layers[index].host_rows;
     int rc = st_core_set_cache_rows(core, index, 0);
-    return rc < 0 ? rc : st_core_set_cache_rows(core, index, cache_rows);
+    if (rc == 0)
+        rc = st_core_set_host_rows(core, index, 0);
+    if (rc == 0)
+        rc = st_core_set_cache_rows(core, index, cache_rows);
+    return rc < 0 ? rc : st_core_set_host_rows(core, index, host_rows);
 }
 
 static void put_sources(st_layer *layer, st_source *const *sources, uint32_t count) {
@@ -788,5 +877,8 @@ int st_core_stats(const st_core *core, uint32_t index, st_layer_stats *stats) {
     stats->cache_rows = layer->cache_rows;
     stats->cache_bytes = layer->cache_map_bytes;
     stats->directory_bytes = st_directory_bytes(&layer->directory);
+    stats->host_hits = __atomic_load_n(&layer->host_hits, __ATOMIC_RELAXED);
+    stats->host_rows = layer->host_rows;
+    stats->host_bytes = layer->host_map_bytes + st_directory_bytes(&layer->host);
     return 0;
 }

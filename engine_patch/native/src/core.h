@@ -11,11 +11,13 @@
 #define ST_SPILL_BIT 0x80000000u
 #define ST_NO_ROW 0xFFFFFFFFu /* padding, or another rank's row */
 #define ST_END 0xFFFFFFFFu
+#define ST_HOST_HIT 0x80000000u
 
 /* One row that a page read must deliver. dest is a cache slot, or a spill index with ST_SPILL_BIT. On a layer with
  * pool lines the row goes to the line of that index, and dest only says where the GPU puts it. */
 typedef struct st_want {
     uint32_t row_id, dest, next;
+    uint32_t host; /* slot of the second level that gets the record, with ST_HOST_HIT that has it; ST_END: none */
 } st_want;
 
 typedef struct st_page_read {
@@ -63,6 +65,10 @@ typedef struct st_layer {
     uint64_t cache_rows;
     uint8_t *cache;
     uint64_t cache_map_bytes;
+    /* The second level: whole records behind the seed that their checksums start from, so that one from here is checked
+     * like one from anywhere. */
+    uint8_t *host_records;
+    uint64_t host_rows, host_map_bytes;
     uint8_t *lines; /* a step path's pool, one record per want; NULL: rows go to the cache and spill */
     uint32_t line_bytes;
     int external_refs; /* refs is the caller's memory */
@@ -73,6 +79,7 @@ typedef struct st_layer {
 
     /* the pass's own */
     _Alignas(64) st_directory directory;
+    st_directory host; /* of the second level */
     uint64_t lookup_count;
     uint32_t want_count, read_count, spill_count;
     uint64_t release_ns; /* emulated: not before this */
@@ -88,7 +95,7 @@ typedef struct st_layer {
     uint64_t last_done_ns;
     uint64_t retries;
     uint32_t failed_reads;
-    uint64_t bad_records, read_errors, replica_rows[ST_REPLICAS_MAX]; /* totals since open */
+    uint64_t bad_records, read_errors, replica_rows[ST_REPLICAS_MAX], host_hits; /* totals since open */
 
     _Alignas(64) pthread_mutex_t fault_lock;
     st_fault_report fault;
@@ -139,6 +146,11 @@ static inline uint8_t *st_dest(const st_layer *layer, uint32_t dest) {
     if (dest & ST_SPILL_BIT)
         return layer->spill + (dest & ~ST_SPILL_BIT) * row_bytes;
     return layer->cache + dest * row_bytes;
+}
+
+enum { ST_HOST_SEED_BYTES = 16 }; /* keeps records 16-byte aligned */
+static inline uint8_t *st_host_record(const st_layer *layer, uint32_t slot) {
+    return layer->host_records + slot * (uint64_t)(ST_HOST_SEED_BYTES + layer->layout.record_bytes);
 }
 
 /* A step in parts, for a caller whose ids arrive layer by layer. Open, then every layer's pass in order, then

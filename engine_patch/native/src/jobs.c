@@ -24,22 +24,42 @@ uint32_t st_claim(st_layer *layer, uint32_t limit, uint32_t *first) {
     }
 }
 
+/* A record that was checked, into the second level, where its want has a slot there. */
+static void keep_on_host(st_layer *layer, const st_layout *layout, const st_want *want, const uint8_t *record) {
+    if (want->host & ST_HOST_HIT) /* it came from there, or there is no slot */
+        return;
+    uint8_t *kept = st_host_record(layer, want->host);
+    memcpy(kept, &layout->crc_seed, sizeof layout->crc_seed);
+    memcpy(kept + ST_HOST_SEED_BYTES, record, layout->record_bytes);
+}
+
 st_fault st_deliver_row(st_layer *layer, const st_layout *layout, uint32_t index, const uint8_t *record) {
     const st_want *want = &layer->wants[index];
     uint32_t row_bytes = st_row_bytes(layout);
-    if (layer->lines) {
-        uint8_t *line = layer->lines + (size_t)index * layer->line_bytes;
-        memcpy(line, record, layout->record_bytes);
-        st_fault fault = st_record_check(layout, line, want->row_id);
-        memcpy(line + row_bytes, &want->dest, sizeof want->dest); /* the tag has done its work */
-        return fault;
-    }
-    uint8_t copy[ST_PAGE_BYTES];
+    uint8_t space[ST_PAGE_BYTES];
+    uint8_t *copy = layer->lines ? layer->lines + (size_t)index * layer->line_bytes : space;
     memcpy(copy, record, layout->record_bytes);
     st_fault fault = st_record_check(layout, copy, want->row_id);
     if (fault == ST_FAULT_NONE)
+        keep_on_host(layer, layout, want, copy);
+    if (layer->lines)
+        memcpy(copy + row_bytes, &want->dest, sizeof want->dest); /* the tag has done its work */
+    else if (fault == ST_FAULT_NONE)
         memcpy(st_dest(layer, want->dest), copy, row_bytes);
     return fault;
+}
+
+int st_deliver_from_host(st_layer *layer, uint32_t read) {
+    uint32_t index = layer->reads[read].first_want;
+    st_want *want = &layer->wants[index];
+    const uint8_t *kept = st_host_record(layer, want->host & ~ST_HOST_HIT);
+    st_layout layout = layer->layout;
+    memcpy(&layout.crc_seed, kept, sizeof layout.crc_seed);
+    if (st_deliver_row(layer, &layout, index, kept + ST_HOST_SEED_BYTES) == ST_FAULT_NONE)
+        return 1;
+    __atomic_add_fetch(&layer->bad_records, 1, __ATOMIC_RELAXED);
+    __atomic_and_fetch(&want->host, ~ST_HOST_HIT, __ATOMIC_RELAXED); /* the source's record takes its place */
+    return 0;
 }
 
 st_fault_report st_read_fault(const st_layer *layer, const st_job *job, int error, int64_t bytes) {
@@ -70,12 +90,21 @@ int st_deliver_page(st_layer *layer, const st_job *job, const uint8_t *page, st_
     return -EBADMSG;
 }
 
-void st_complete(st_layer *layer, uint32_t replica, uint32_t reads, uint32_t rows) {
-    __atomic_add_fetch(&layer->replica_rows[replica], rows, __ATOMIC_RELAXED);
+static void count_done(st_layer *layer, uint32_t reads) {
     __atomic_store_n(&layer->last_done_ns, st_now_ns(), __ATOMIC_RELAXED);
     uint32_t done = __atomic_add_fetch(&layer->done, reads, __ATOMIC_SEQ_CST);
     if (done == __atomic_load_n(&layer->wake_at, __ATOMIC_SEQ_CST))
         st_futex_wake(&layer->done, 1);
+}
+
+void st_complete(st_layer *layer, uint32_t replica, uint32_t reads, uint32_t rows) {
+    __atomic_add_fetch(&layer->replica_rows[replica], rows, __ATOMIC_RELAXED);
+    count_done(layer, reads);
+}
+
+void st_complete_from_host(st_layer *layer, uint32_t reads) {
+    __atomic_add_fetch(&layer->host_hits, reads, __ATOMIC_RELAXED);
+    count_done(layer, reads);
 }
 
 /* ---- the next attempt ---- */

@@ -13,6 +13,16 @@ uint32_t st_claim(st_layer *layer, uint32_t limit, uint32_t *first);
  * can write. */
 st_fault st_deliver_row(st_layer *layer, const st_layout *layout, uint32_t want, const uint8_t *record);
 
+/* Has the second level the read's row? */
+static inline int st_is_on_host(const st_layer *layer, uint32_t read) {
+    uint32_t host = layer->wants[layer->reads[read].first_want].host;
+    return host != ST_END && (host & ST_HOST_HIT);
+}
+
+/* The row of such a read from there: 1, to be counted by st_complete_from_host; 0 if it is damaged and has to be read. */
+int st_deliver_from_host(st_layer *layer, uint32_t read);
+void st_complete_from_host(st_layer *layer, uint32_t reads);
+
 /* Check every row that the job's read must deliver and put it in place: how many, or -EBADMSG and why. */
 int st_deliver_page(st_layer *layer, const st_job *job, const uint8_t *page, st_fault_report *why);
 

@@ -113,9 +113,22 @@ static int await_link(st_lane *lane, const st_job *jobs, uint32_t count) {
     return waits ? st_link_await_up(lane->source->link) : 0;
 }
 
+/* Drops the jobs that the second level answers; returns how many are left. */
+static uint32_t answer_from_host(st_lane *lane, st_job *jobs, uint32_t count) {
+    uint32_t left = 0;
+    for (uint32_t j = 0; j < count; j++) {
+        if (!st_is_on_host(lane->layer, jobs[j].read) || !st_deliver_from_host(lane->layer, jobs[j].read))
+            jobs[left++] = jobs[j];
+    }
+    if (left < count)
+        st_complete_from_host(lane->layer, count - left);
+    return left;
+}
+
 static void run(st_lane *lane, uint32_t layer_index, st_job *jobs, uint32_t count) {
     struct st_link *link = lane->source->link;
     lane->layer = &lane->core->layers[layer_index];
+    count = answer_from_host(lane, jobs, count);
     for (uint32_t first = 0, batch; first < count; first += batch) {
         batch = fill_batch(lane, jobs + first, count - first);
         int rc = await_link(lane, jobs + first, batch);

@@ -224,6 +224,26 @@ static uint32_t start_passed_on(reader *self) {
     return count;
 }
 
+/* Start the claimed reads, those that the second level answers last: they are copies, while the others' devices work. */
+static void start_claimed(reader *self, uint32_t layer_index, uint32_t first, uint32_t count) {
+    st_layer *layer = &self->core->layers[layer_index];
+    uint32_t answered[CLAIM_MAX], answered_count = 0, hits = 0;
+    for (uint32_t read = first; read < first + count; read++) {
+        if (st_is_on_host(layer, read))
+            answered[answered_count++] = read;
+        else
+            start_new(self, &(st_job){.layer = layer_index, .read = read, .replica = (uint8_t)layer->start});
+    }
+    for (uint32_t i = 0; i < answered_count; i++) {
+        if (st_deliver_from_host(layer, answered[i]))
+            hits++;
+        else
+            start_new(self, &(st_job){.layer = layer_index, .read = answered[i], .replica = (uint8_t)layer->start});
+    }
+    if (hits)
+        st_complete_from_host(layer, hits);
+}
+
 /* Claim what there is, the first layer's first; how many reads were claimed. */
 static uint32_t claim_and_start(reader *self) {
     st_core *core = self->core;
@@ -237,12 +257,10 @@ static uint32_t claim_and_start(reader *self) {
         if (__atomic_load_n(&layer->start_lane, __ATOMIC_RELAXED) || (count = st_claim(layer, limit, &first)) == 0)
             continue;
         /* Only now, with reads of the step claimed, do the sources stay as they are. */
-        if (layer->sources[layer->start]->kind == ST_SOURCE_MEMORY) {
+        if (layer->sources[layer->start]->kind == ST_SOURCE_MEMORY && layer->host_rows == 0)
             copy_reads(self, k, first, count);
-        } else {
-            for (uint32_t i = 0; i < count; i++)
-                start_new(self, &(st_job){.layer = k, .read = first + i, .replica = (uint8_t)layer->start});
-        }
+        else
+            start_claimed(self, k, first, count);
         total += count;
         k = UINT32_MAX; /* look at the first layer again before a later one gets more */
     }

@@ -19,7 +19,7 @@ struct st_source {
     int direct;
     /* ST_SOURCE_MEMORY: pages in order of page id, without superblocks */
     const uint8_t *memory;
-    uint64_t memory_bytes;  /* 0: the caller's memory */
+    uint64_t memory_bytes; /* 0: the caller's memory */
     st_page_kind pages;
     st_source *base;        /* emulated: who owns the memory */
     st_delay_device *delay; /* emulated only */

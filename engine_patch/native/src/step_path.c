@@ -181,7 +181,7 @@ static void keep_record(st_step_path *path, int32_t error) {
         record->hits[k] = (uint32_t)layer->result.hits;
         record->repeats[k] = (uint32_t)layer->result.repeats;
         record->misses[k] = (uint32_t)layer->result.misses;
-        record->pages[k] = layer->read_count;
+        record->pages[k] = layer->read_count - (uint32_t)layer->result.host_hits;
         record->spills[k] = layer->directory.set_count ? layer->spill_count : 0;
     }
     pthread_mutex_lock(&path->report);

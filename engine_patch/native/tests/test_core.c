@@ -2,6 +2,7 @@
 /* The lookup core against a table whose every byte is a function of its row id, with injected faults. */
 #include <fcntl.h>
 
+#include "core.h"
 #include "pattern_core.h"
 
 static void write_stripes(const char *prefix, const st_layout *layout, const uint8_t *pages, char paths[][256]) {
@@ -203,12 +204,78 @@ static void test_bad_ids_start_nothing(void) {
     free(pages);
 }
 
+/* The second level: its rows are right through evictions, resizes and other sources, and it spares reads. */
+static void test_second_level(st_backend backend) {
+    st_layout layouts[2] = {layout_of(1, 1), layout_of(14, 1)};
+    fault_plan plans[2];
+    st_source *sources[2], *memory[2];
+    for (int k = 0; k < 2; k++) {
+        plans[k] = (fault_plan){.pages = make_pages(&layouts[k], seeds[k]), .page_count = layouts[k].page_count};
+        CHECK(st_source_open_callback(read_page, &plans[k], &layouts[k], &sources[k]) == 0);
+        CHECK(st_source_open_borrowed(plans[k].pages, &layouts[k], &memory[k]) == 0);
+    }
+    st_core *core = open_core(sources[0], sources[1], 100, 0, 1, backend);
+    static const uint64_t sizes[] = {4000, 30000, 600, 0, 9000};
+    st_layer_stats before, stats;
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (uint32_t k = 0; k < 2; k++) {
+            CHECK(st_core_set_host_rows(core, k, sizes[i]) == 0);
+            CHECK(st_core_set_sources(core, k, i % 2 ? &memory[k] : &sources[k], 1, 1) == 0);
+        }
+        CHECK(st_core_stats(core, 0, &before) == 0);
+        run_steps(core, 30, 0, 1);
+        CHECK(st_core_stats(core, 0, &stats) == 0);
+        CHECK(stats.host_rows == sizes[i] && stats.bad_records == 0);
+        uint64_t hits = stats.host_hits - before.host_hits;
+        CHECK(sizes[i] ? hits > 0 : hits == 0);
+        CHECK(stats.pages - before.pages + hits <= stats.misses - before.misses);
+    }
+    /* Where all rows fit, the second time around nothing is read. */
+    CHECK(st_core_set_host_rows(core, 0, 2 * ROWS) == 0 && st_core_set_cache_rows(core, 0, 0) == 0);
+    CHECK(st_core_set_sources(core, 0, &sources[0], 1, 1) == 0);
+    static int64_t ids[LOOKUPS_MAX];
+    static uint8_t rows[(size_t)LOOKUPS_MAX * ROW_BYTES];
+    const int64_t *pointers[2] = {ids, ids};
+    for (int i = 0; i < LOOKUPS_MAX; i++)
+        ids[i] = i;
+    for (int turn = 0; turn < 4; turn++) {
+        st_layer_result result;
+        if (turn == 2) /* damage: found, and the source asked again */
+            memset(core->layers[0].host_records, 0xA5, core->layers[0].host_map_bytes);
+        CHECK(st_step_begin(core, pointers, (uint64_t[2]){LOOKUPS_MAX, 0}) == 0);
+        CHECK(st_step_wait(core, 0, 5 * second_ns, &result) == 0);
+        CHECK(st_step_gather(core, 0, rows, ROW_BYTES) == 0);
+        check_rows(seeds[0], ids, LOOKUPS_MAX, 0, 1, rows);
+        CHECK(turn == 0 || (result.host_hits == LOOKUPS_MAX && result.pages == 0));
+        CHECK(st_step_end(core) == 0);
+    }
+    CHECK(st_core_stats(core, 0, &before) == 0 && before.bad_records == LOOKUPS_MAX);
+    /* What was not read is not there. */
+    CHECK(st_core_drop_cache(core, 0) == 0);
+    __atomic_store_n(&plans[0].fail_kind, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&plans[0].fail_every, 1, __ATOMIC_RELAXED);
+    for (int turn = 0; turn < 2; turn++) {
+        st_layer_result result;
+        CHECK(st_step_begin(core, pointers, (uint64_t[2]){40, 0}) == 0);
+        CHECK(st_step_wait(core, 0, second_ns, &result) == -EIO && result.host_hits == 0);
+        CHECK(st_step_end(core) == 0);
+    }
+    st_core_close(core);
+    for (int k = 0; k < 2; k++) {
+        st_source_close(sources[k]);
+        st_source_close(memory[k]);
+        free((void *)plans[k].pages);
+    }
+}
+
 int main(int argc, char **argv) {
     const char *directory = argc > 1 ? argv[1] : "/tmp";
     test_bad_ids_start_nothing();
     test_faults_healed();
     test_failure_is_an_error_and_recovers();
     test_late_reader();
+    test_second_level(ST_BACKEND_POSIX);
+    test_second_level(ST_BACKEND_AUTO);
     test_files_and_memory(directory, ST_BACKEND_POSIX, 1);
     test_files_and_memory(directory, ST_BACKEND_AUTO, 1);
     test_files_and_memory(directory, ST_BACKEND_AUTO, 3);

@@ -269,6 +269,19 @@ static void test_a_lone_remote_heals_or_fails_by_name(void) {
     peers_close(peers);
 }
 
+static void test_the_second_level_spares_requests(void) {
+    peer peers[4];
+    peers_open(peers, 8192);
+    st_core *core = open_core(peers[0].source, peers[1].source, 100, 0, 1, ST_BACKEND_AUTO);
+    for (uint32_t k = 0; k < 2; k++)
+        CHECK(st_core_set_host_rows(core, k, 5000) == 0);
+    run_steps(core, 40, 0, 1);
+    st_layer_stats stats = stats_of(core, 0);
+    CHECK(stats.host_hits > 0 && (uint64_t)load(&peers[0].rows) == stats.misses - stats.host_hits);
+    st_core_close(core);
+    peers_close(peers);
+}
+
 /* Sources change between steps all the time; each step reads from those that are in force. */
 static void test_sources_are_switched_under_load(void) {
     peer peers[4];
@@ -321,6 +334,7 @@ int main(void) {
     test_a_local_replica_falls_back_to_a_remote_one();
     test_a_link_that_stays_down_is_not_asked();
     test_a_lone_remote_heals_or_fails_by_name();
+    test_the_second_level_spares_requests();
     test_sources_are_switched_under_load();
     test_close_waits_for_a_slow_fetch();
     puts("test_lanes: ok");
