@@ -119,6 +119,9 @@ static void era_open(era *now) {
     int rc = st_core_open(&config, layers, &now->core);
     if (rc < 0)
         sim_fail("st_core_open: %d", rc);
+    for (uint32_t k = 0; k < now->layer_count; k++)
+        if (sim_chance(2) && st_core_set_host_rows(now->core, k, 1 + sim_below(6000)) < 0)
+            sim_fail("st_core_set_host_rows");
     int reason;
     if (refused && st_core_backend(now->core, &reason) != ST_BACKEND_POSIX)
         sim_fail("rings were refused and the back end is not preadv");
@@ -315,6 +318,10 @@ static void change_something(era *now) {
         sim_total.resizes++;
         break;
     case 1: switch_sources(now, layer); break;
+    case 5:
+        if (st_core_set_host_rows(now->core, layer, sim_chance(2) ? 0 : sim_below(9000)) < 0)
+            sim_fail("%s: st_core_set_host_rows", where(now));
+        break;
     case 2:
         if (st_core_drop_cache(now->core, layer) < 0)
             sim_fail("%s: st_core_drop_cache", where(now));
