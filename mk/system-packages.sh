@@ -26,6 +26,7 @@ venv_package() {
 has_extra() {
     case $1 in
     *.h) compiles "#include <$1>" ;;
+    lib*) dpkg -s "$1" >/dev/null 2>&1 ;; # a library has no command
     *) command -v "$1" >/dev/null ;;
     esac
 }
