@@ -335,6 +335,12 @@ class LookupCore:
             layer_id = self.layer_ids[layer_index]
             raise ConfigError(f"second level of {byte_count} bytes for layer {layer_id}: {os.strerror(-rc)}")
 
+    def set_dedup(self, on: bool) -> None:
+        """Between steps: off, a missing row is read once for each time that a step asks for it. For benchmarks."""
+        rc = library().st_core_set_dedup(self._require(), int(on))
+        if rc < 0:
+            raise ConfigError(f"deduplication: {os.strerror(-rc)}: a step is open")
+
     def drop_cache(self, layer_index: int) -> None:
         """Forget a layer's cached rows, between steps; needed after a weight update."""
         rc = library().st_core_drop_cache(self._require(), layer_index)

@@ -148,6 +148,9 @@ int st_core_set_host_rows(st_core *core, uint32_t layer, uint64_t host_rows);
 /* Between steps. The geometry must be the same. keep_cache only if the caller knows that the rows are, too. */
 int st_core_set_sources(st_core *core, uint32_t layer, st_source *const *sources, uint32_t source_count,
                         int keep_cache);
+/* Between steps: 0 reads a row that is missing once for each time that a step asks for it, instead of once. For the
+ * benchmark that says what this is worth. */
+int st_core_set_dedup(st_core *core, int dedup);
 /* Between steps: forget all rows (new weights). */
 int st_core_drop_cache(st_core *core, uint32_t layer);
 

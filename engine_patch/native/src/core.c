@@ -204,6 +204,7 @@ int st_core_open(const st_core_config *config, const st_layer_config *layers, st
     core->queue_depth = config->queue_depth;
     core->spin_us = config->spin_us;
     core->lookups_max = config->lookups_max;
+    core->settle_from = ST_MISS;
     core->page_table = table_open(config->lookups_max);
     core->row_table = table_open(config->lookups_max);
     core->layers = aligned_alloc(64, config->layer_count * sizeof *core->layers);
@@ -312,7 +313,7 @@ static uint32_t settle_missing(st_core *core, st_layer *layer, uint32_t row_id, 
                                uint32_t published) {
     if (answer.kind == ST_FULL)
         return spill_row(core, layer, row_id, host, published);
-    layer->result.misses++;
+    layer->result.misses += answer.kind == ST_MISS;
     add_want(core, layer, row_id, answer.slot, host, published);
     return answer.slot;
 }
@@ -383,7 +384,7 @@ static void block_settle(st_core *core, st_layer *layer, const block *in, uint32
         layer->refs[in->at[i]] = answers[i].slot;
         kinds[answers[i].kind]++;
         missing[missing_count] = i;
-        missing_count += answers[i].kind >= ST_MISS;
+        missing_count += answers[i].kind >= core->settle_from;
     }
     layer->result.hits += kinds[ST_HIT];
     layer->result.repeats += kinds[ST_REPEAT];
@@ -808,6 +809,13 @@ int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t
     layer->lines = lines;
     layer->line_bytes = line_bytes;
     return st_core_drop_cache(core, index);
+}
+
+int st_core_set_dedup(st_core *core, int dedup) {
+    if (busy(core))
+        return -EBUSY;
+    core->settle_from = dedup ? ST_MISS : ST_REPEAT;
+    return 0;
 }
 
 int st_core_drop_cache(st_core *core, uint32_t index) {
