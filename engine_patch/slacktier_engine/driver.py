@@ -8,6 +8,8 @@ that torch made current there.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from functools import cache
 from typing import Any, Final
@@ -16,6 +18,7 @@ from slacktier.errors import ConfigError, SlackTierError
 
 _PORTABLE_MAPPED: Final = 1 | 2  # CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP; the same bits for registering
 _WAIT_VALUE_EQ: Final = 1
+_CAPTURE_RELAXED: Final = 2
 
 _SIGNATURES: Final[dict[str, list[Any]]] = {
     "cuGetErrorName": [c_int, POINTER(c_char_p)],
@@ -24,6 +27,8 @@ _SIGNATURES: Final[dict[str, list[Any]]] = {
     "cuMemHostRegister_v2": [c_void_p, c_size_t, c_uint],
     "cuMemHostUnregister": [c_void_p],
     "cuMemcpyHtoDAsync_v2": [c_uint64, c_void_p, c_size_t, c_void_p],
+    "cuStreamWriteValue32_v2": [c_void_p, c_uint64, c_uint32, c_uint],
+    "cuThreadExchangeStreamCaptureMode": [POINTER(c_int)],
     "cuStreamWaitValue32_v2": [c_void_p, c_uint64, c_uint32, c_uint],
 }
 
@@ -84,3 +89,22 @@ def stream_wait_equal(stream: int, address: int, value: int) -> None:
     Costs no SM: the front end polls. A waiting warp instead costs layer 0 tens of microseconds.
     """
     _call("cuStreamWaitValue32_v2", stream, address, value, _WAIT_VALUE_EQ)
+
+
+def stream_write(stream: int, address: int, value: int) -> None:
+    """Let the stream write a 32-bit word when it gets there; inside a capture it becomes a node."""
+    _call("cuStreamWriteValue32_v2", stream, address, value, 0)
+
+
+@contextmanager
+def allowed_during_capture() -> Iterator[None]:
+    """What this thread calls inside (registering memory, copies) neither fails nor breaks a capture of another thread.
+
+    Engines capture in the mode that forbids such calls to every thread that has not said so.
+    """
+    mode = c_int(_CAPTURE_RELAXED)
+    _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))

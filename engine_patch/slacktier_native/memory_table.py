@@ -7,7 +7,6 @@ import ctypes
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -69,22 +68,12 @@ class MemoryTable:
         table.superblock, table._pages = sb, pages
         return table
 
-    def head(self, row_count: int) -> MemoryTable:
-        """The first rows as a table of their own, over the same memory; raises ConfigError if a page would be split."""
-        sb = replace(self.superblock, row_count=row_count)
-        if not 0 < row_count <= self.superblock.row_count or row_count % sb.rows_per_page:
-            raise ConfigError(f"the first {row_count} rows: expected a multiple of {sb.rows_per_page} that is there")
-        part = MemoryTable.__new__(MemoryTable)
-        part.superblock = replace(sb, staged_pages=sb.page_count)
-        part._pages = self._pages[: sb.page_count * PAGE_BYTES]
-        return part
-
     def write_region(self, path: Path) -> None:
         """Write the table where it can be read from as a region: to a new file, or to a block device."""
         with path.open("r+b" if path.exists() else "wb") as out:
             out.write(encode_superblock(self.superblock) * SUPERBLOCK_PAGES)
             for first in range(0, len(self._pages), _BYTES_PER_WRITE):
-                out.write(self._pages[first : first + _BYTES_PER_WRITE])
+                out.write(self._pages[first : first + _BYTES_PER_WRITE].data)
             out.flush()
             os.fsync(out.fileno())
 

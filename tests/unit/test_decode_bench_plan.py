@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from slacktier.errors import ConfigError
-from slacktier_engine.decode_bench.cells import DEFAULT_CELLS, LEFT_OUT, parse_cell
+from slacktier_engine.decode_bench.balance import imbalance
+from slacktier_engine.decode_bench.cells import DEFAULT_CELLS, parse_cell
+from slacktier_engine.decode_bench.drawn import draw_steps
 from slacktier_engine.decode_bench.workload import BEFORE_START, TokenStream, build_workload, rounds
 
 
@@ -54,7 +56,7 @@ def test_trace_that_ends_too_early_is_refused(stream: TokenStream) -> None:
 
 def test_default_cells_parse_and_window_defaults_to_the_papers() -> None:
     cells = [parse_cell(text) for text in DEFAULT_CELLS]
-    assert cells[0].window_ms == (0.27, 9.35)
+    assert parse_cell("agent:8:1:dram").window_ms == (0.27, 9.35)
     assert {cell.tokens for cell in cells} == {8, 32, 128, 256}
 
 
@@ -63,12 +65,42 @@ def test_default_cells_parse_and_window_defaults_to_the_papers() -> None:
     [
         ("agent:8:1", "3 parts"),
         ("agent:8:1:floppy", "source 'floppy'"),
-        ("agent:8:1:zram", LEFT_OUT["zram"]),
         ("agent:eight:1:dram", "eight"),
         ("agent:0:1:dram", "expected 1 to 1024"),
         ("agent:8:1:dram:5:4:9", "expected to rise"),
+        ("agent:8:1:dram@split=2", "split=2"),
+        ("agent:8:1:dram@hit=0.5", "go together"),
+        ("agent:8:4:dram@hit=0.5+pages=900", "pages=900"),
+        ("agent:8:1:dram@second=floppy", "source 'floppy'"),
+        ("agent:8:1:dram@faster", "'faster'"),
     ],
 )
 def test_bad_cell_is_refused_with_the_part_that_is_wrong(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_cell(text)
+
+
+def test_options_of_a_cell_say_what_differs() -> None:
+    cell = parse_cell("agent:128:4:dram@second=nvme-delay-1+no-cache+far-first")
+    assert (cell.second, cell.cached, cell.far_first, cell.dedup) == ("nvme-delay-1", False, True, True)
+
+
+def test_drawn_steps_hit_the_warm_set_as_often_as_asked() -> None:
+    drawn = draw_steps(tokens=16, layers=2, columns=24, tp=4, pages=80, hit=0.75, steps=3, row_count=2_000_000)
+    warm = set(drawn.warm[:, 0].reshape(-1).tolist())
+    earlier: set[int] = set()
+    for ids in drawn.steps[:, :, 1]:
+        mine = {row for row in ids.reshape(-1).tolist() if row % 4 == 0}
+        assert len(mine) == 80
+        assert len(mine & warm) == 60
+        assert not (mine - warm) & earlier
+        earlier |= mine - warm
+
+
+def test_striping_loads_ranks_evenly_where_columns_do_not() -> None:
+    rng = np.random.default_rng(1)
+    hot, fresh = rng.integers(0, 100, (40, 64, 1, 12)), rng.integers(1000, 100_000, (40, 64, 1, 12))
+    steps = np.concatenate([hot, fresh], axis=3)
+    found = imbalance(steps, np.array([100_000]), columns=24, tp=2)
+    assert found["stripe"] < 1.02
+    assert found["columns"] > 1.5

@@ -12,10 +12,12 @@ from typing import Final
 
 import torch
 
+from slacktier_engine.decode_bench.device import Device
+
 LAYERS: Final = 40
 LOOKUP_LAYERS: Final = (1, 14)
 _WIDTH: Final = 7168
-_WEIGHTS: Final = 48
+_WEIGHTS: Final = 48  # 5 GB
 _TIMED: Final = 96
 
 
@@ -36,16 +38,19 @@ class LayerCounts:
 class Compute:
     """Weights once, activations per batch size."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._weights = [
-            torch.randn((_WIDTH, _WIDTH), device=device, dtype=torch.bfloat16) * _WIDTH**-0.5 for _ in range(_WEIGHTS)
-        ]
+    def __init__(self, device: Device, width: int = _WIDTH, weights: int = _WEIGHTS) -> None:
+        self.device, self._width = device, width
+        self._weights = [self._signs(width) * 2**-6 for _ in range(weights)]
         self._next = 0
 
+    def _signs(self, rows: int) -> torch.Tensor:
+        """+-1 at random: products that take little power, so that the clock stays where it is over long steps."""
+        shape = (rows, self._width)
+        return torch.randint(0, 2, shape, device=self.device.torch).mul_(2).sub_(1).to(torch.bfloat16)
+
     def activations(self, tokens: int) -> list[torch.Tensor]:
-        """Input, and two buffers to go back and forth between."""
-        return [torch.randn((tokens, _WIDTH), device=self._device, dtype=torch.bfloat16) for _ in range(3)]
+        """Input, and two outputs that take turns."""
+        return [self._signs(tokens) for _ in range(3)]
 
     def start(self) -> None:
         self._next = 0
@@ -53,27 +58,24 @@ class Compute:
     def run(self, x: list[torch.Tensor], count: int) -> None:
         """Queue `count` GEMMs on the current stream."""
         for _ in range(count):
-            source = x[0] if self._next == 0 else x[1 + self._next % 2]
-            torch.mm(source, self._weights[self._next % _WEIGHTS], out=x[1 + (self._next + 1) % 2])
+            torch.mm(x[0], self._weights[self._next % len(self._weights)], out=x[1 + (self._next + 1) % 2])
             self._next += 1
 
     def time_ms(self, x: list[torch.Tensor], count: int, repeats: int = 5) -> float:
         """Median time of `count` GEMMs in a graph."""
-        self.start()
-        self.run(x, 2)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        self.start()
-        with torch.cuda.graph(graph):
+
+        def queue() -> None:
+            self.start()
             self.run(x, count)
+
+        graph = self.device.capture(queue, warm_ups=1)
         times: list[float] = []
         for _ in range(repeats):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
+            begin = self.device.instant()
             graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
+            end = self.device.instant()
+            self.device.reach(end)
+            times.append(self.device.elapsed_us(begin, end) / 1e3)
         return sorted(times)[repeats // 2]
 
     def counts_for(self, x: list[torch.Tensor], window_ms: tuple[float, float], step_ms: float) -> LayerCounts:

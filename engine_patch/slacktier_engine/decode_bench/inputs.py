@@ -10,8 +10,6 @@ from slacktier_engine.decode_bench.stock import StockKernels
 from slacktier_engine.decode_bench.workload import BEFORE_START, Positions, TokenStream
 from slacktier_rowids.engram import EngramHasher
 
-CHUNK_TOKENS = 8192
-
 
 class StepInputs:
     """Buffers that every arm's graph reads, and the steps that are copied into them."""

@@ -20,7 +20,7 @@ _BLOCK = 512
 _WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lookups"])  # one lookup is a number like any other
 def _publish_kernel(
     ids_ptr,
     token_stride,
