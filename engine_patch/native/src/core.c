@@ -533,8 +533,8 @@ int st_step_submit_early(st_core *core, uint32_t index) {
     st_layer *layer = &core->layers[index];
     st_delay_device *device = delay_of(layer);
     int rc = 1;
-    if (device && layer->read_count)
-        rc = st_delay_submit_early(device, core->first_ns, layer->read_count, &layer->release_ns);
+    if (device && pages_of(layer))
+        rc = st_delay_submit_early(device, core->first_ns, pages_of(layer), &layer->release_ns);
     layer->release_known = rc == 1;
     return rc < 0 ? rc : 0;
 }
