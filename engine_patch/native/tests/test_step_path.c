@@ -127,9 +127,11 @@ static void fill(device *gpu, int k) {
         CHECK(st_now_ns() < until_ns);
     __atomic_store_n(&layer->mail->ready, 0, __ATOMIC_RELEASE);
     uint64_t lines_at = st_answer_lines(gpu->count[k]);
-    memcpy(gpu->answer[k], layer->answer, lines_at + gpu->count[k] * LINE);
+    memcpy(gpu->answer[k], layer->answer, lines_at);
     const st_answer_head *head = (const st_answer_head *)gpu->answer[k];
     gpu->failed[k] = head->failed;
+    if (head->failed == 0) /* late reads of a failed step may still write lines; a GPU copies them and uses none */
+        memcpy(gpu->answer[k] + lines_at, layer->answer + lines_at, (size_t)head->line_count * LINE);
     CHECK(head->failed || head->line_count <= gpu->count[k]);
     for (uint32_t i = 0; gpu->failed[k] == 0 && i < head->line_count; i++) {
         const uint8_t *line = gpu->answer[k] + lines_at + (size_t)i * LINE;
