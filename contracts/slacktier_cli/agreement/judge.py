@@ -96,9 +96,14 @@ def load_of(runs: Sequence[Measured]) -> Load:
         mean_step_ms=bare.mean_step_ms,
         windows_ms=windows,
         curves=curves,
-        s_ms=max(0.0, fixed.known(fixed.layers[0].stall_ms.p50) - (FIXED.a_us / 1000 - windows[0])),
+        s_ms=max(0.0, fixed.known(fixed.layers[0].stall_ms.p50) - (_fixed_read_ms(fixed) - windows[0])),
         layer_ids=tuple(layer.layer_id for layer in bare.layers),
     )
+
+
+def _fixed_read_ms(fixed: Measured) -> float:
+    """When the first layer's rows were released, from the step's start."""
+    return (FIXED.a_us + FIXED.b_us * fixed.known(fixed.layers[0].pages_per_step)) / 1000
 
 
 def _curve(memory: Sequence[Measured], index: int) -> MissCurve:
