@@ -170,7 +170,8 @@ def test_server_that_ends_is_an_error_with_its_last_words(tmp_path: Path) -> Non
     async def wait(server: ServerProcess) -> None:
         await ServerControl(server, CompletionClient(server.endpoint)).wait_ready()
 
-    with running_server(options) as server, pytest.raises(SlackTierError, match=r"exit code 2: .*no --layer given"):
+    said = r"exit code 2: .*neither a shipped model"
+    with running_server(options) as server, pytest.raises(SlackTierError, match=said):
         asyncio.run(wait(server))
 
 
