@@ -146,14 +146,15 @@ class ControlRequest(ControlModel):
 
     layers: list[LayerChange] = Field(default=[], max_length=64)
     profile: ProfileChange | None = None
+    online_split: bool | None = None
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> ControlRequest:
         ids = [change.layer_id for change in self.layers]
         if len(set(ids)) != len(ids):
             raise ValueError("layers: a layer is named twice")
-        if not self.layers and self.profile is None:
-            raise ValueError("nothing to change: expected `layers` or `profile`")
+        if not self.layers and self.profile is None and self.online_split is None:
+            raise ValueError("nothing to change: expected `layers`, `profile` or `online_split`")
         return self
 
 

@@ -18,6 +18,7 @@ from slacktier_emulated.clock import Clock
 from slacktier_emulated.control import ControlRequest
 from slacktier_emulated.core_api import Core, Ids
 from slacktier_emulated.layers import LayerPlan, Source, check_devices
+from slacktier_emulated.moving_split import MovingSplit
 from slacktier_emulated.profile import Overrides, Schedule, StepTimes
 from slacktier_emulated.recording import LookupRecorder
 from slacktier_emulated.report import Aggregates, EngineMetrics
@@ -81,6 +82,7 @@ class Engine:
             core, [layer.table for layer in layers], rank=settings.rank, tp=settings.tp, clock=clock
         )
         self.schedule = Schedule(settings.profile, self.layer_ids)
+        self.split = MovingSplit(self._cache_rows()) if settings.online_split else None
         self.aggregates = self._new_aggregates()
         self.metrics = EngineMetrics(len(layers))
 
@@ -162,6 +164,18 @@ class Engine:
             cache_rows = [layer.plan.cache_rows for layer in self.layers]
             self.recorder.add(self.step_count, batch.phase, prepared.row_ids, record, cache_rows)
         self.step_count += 1
+        self._move_split(batch.phase, record)
+
+    def _cache_rows(self) -> dict[int, int]:
+        return {layer.plan.layer_id: layer.plan.cache_rows for layer in self.layers}
+
+    def _move_split(self, phase: Phase, record: StepRecord) -> None:
+        rows = self.split.observe(phase, record) if self.split is not None else None
+        if rows is None:
+            return
+        # What shrinks goes first, so that the caches together never take more than they did.
+        for layer in sorted(self.layers, key=lambda layer: rows[layer.plan.layer_id] - layer.plan.cache_rows):
+            self._apply(layer, replace(layer.plan, cache_rows=rows[layer.plan.layer_id]))
 
     def fail(self, failure: LookupFailedError) -> None:
         """Count a step whose lookups failed; not ready until a later lookup works."""
@@ -209,6 +223,7 @@ class Engine:
             "requests": {"running": self.scheduler.running_count, "waiting": self.scheduler.waiting_count},
             "prefix_cache_tokens": self.scheduler.cache.tokens,
             "steps": self.step_count,
+            "online_split": None if self.split is None else {"moves": self.split.moves},
             "call_faults": self.call_faults,
             "recording": self._recording_status(),
         }
@@ -245,14 +260,23 @@ class Engine:
         overrides = self.schedule.overrides if request.profile is None else request.profile.overrides()
         self._check_overrides(overrides)
         schedule = Schedule(self.settings.profile, self.layer_ids, overrides)
+        split = self._changed_split(request, plans)
         with ExitStack() as undo:  # whatever goes wrong, steps go on from here: every layer is put back
             for layer in self.layers:
                 if layer.plan.layer_id in plans:
                     undo.callback(self._apply, layer, layer.plan)
                     self._apply(layer, plans[layer.plan.layer_id])
             undo.pop_all()
-        self.schedule = schedule
+        self.schedule, self.split = schedule, split
         return self.status()
+
+    def _changed_split(self, request: ControlRequest, plans: Mapping[int, LayerPlan]) -> MovingSplit | None:
+        """A new one where it is switched on or where sizes were set by hand: it starts from these."""
+        wanted = self.split is not None if request.online_split is None else request.online_split
+        rows = self._cache_rows() | {layer_id: plan.cache_rows for layer_id, plan in plans.items()}
+        if not wanted:
+            return None
+        return self.split if self.split is not None and rows == self._cache_rows() else MovingSplit(rows)
 
     def _changed_plan(self, layer_id: int, request: ControlRequest) -> LayerPlan:
         layer = next((layer for layer in self.layers if layer.plan.layer_id == layer_id), None)

@@ -25,6 +25,7 @@ class EngineSettings:
     running_max          sequences in prefill and decode together; 256, the largest batch that the paper measured
     prefix_cache_tokens  tokens of past sequences that need no prefill; 0: none
     lookup_timeout_s     a prefill chunk on a slow disk with a cold cache takes this long before it is given up
+    online_split         move cache rows between layers while serving, from the stalls of decode steps
     record_limit         lookups kept for record_path, all layers together, 4 bytes each
     """
 
@@ -43,6 +44,7 @@ class EngineSettings:
     io_threads: int = 0
     queue_depth: int = 256
     lookup_timeout_s: float = 60.0
+    online_split: bool = False
     record_path: Path | None = None
     record_limit: int = 50_000_000
 

@@ -11,6 +11,7 @@ import typer
 from slacktier.errors import ConfigError
 from slacktier_cli.serve_instance import InstanceOptions, bind
 from slacktier_emulated.layers import GRAMMAR, LayerPlan, plan_layers
+from slacktier_emulated.moving_split import MovingSplit
 from slacktier_emulated.profile import Profile, load_profile
 from slacktier_emulated.recording import check_record_path
 from slacktier_emulated.server import serve
@@ -30,6 +31,9 @@ def command(
     host_cache: Annotated[
         list[str] | None, typer.Option(help="LAYER=GIB of a second level behind the row cache; default 0.")
     ] = None,
+    online_split: Annotated[
+        bool, typer.Option("--online-split", help="Move cache rows to the layers that the steps wait for.")
+    ] = False,
     profile: Annotated[str, typer.Option(help="Shipped profile, or a YAML file.")] = "v41-h200",
     tp: Annotated[int | None, typer.Option(min=1, max=64, help="Ranks; default: the profile's.")] = None,
     rank: Annotated[int, typer.Option(min=0, max=63, help="Rows with row_id % tp == rank are looked up.")] = 0,
@@ -81,6 +85,7 @@ def command(
       slacktier serve --layer 1=nvme:/data/l1 --layer 14=nvme:/data/l14 --config /data/checkpoint/config.json
       slacktier serve --layer 1=dram:/data/l1 --layer 14=nvme:/data/l14 --cache-rows 1=500000 --tp 1
       slacktier serve --layer 1=nvme:/data/l1 --cache-rows 1=100000 --host-cache 1=2.5
+      slacktier serve --layer 1=nvme:/a --layer 14=nvme:/b --cache-rows 1=1000 --cache-rows 14=9000 --online-split
       slacktier serve --layer 1=emulated@paper-rdma:/data/l1 --layer 14=nvme:/dev/nvme0n1,/dev/nvme1n1 --port 0 --json
       slacktier serve --tierd http://localhost:8700 --tierd-token-file token --instance a --table 1=t1 --table 14=t14
       curl localhost:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64, "stream": true}'
@@ -105,6 +110,8 @@ def command(
         )  # fmt: skip
     given = (layer or [], cache_rows or [], chosen.layer_ids, host_cache or [])
     plans = bound.plans if bound else plan_layers(*given)
+    if online_split:
+        MovingSplit({plan.layer_id: plan.cache_rows for plan in plans})
     _check_tables(plans, load_layout(model_config, name=config), check_pattern)
     if record_lookups is not None:
         check_record_path(record_lookups)
@@ -114,7 +121,7 @@ def command(
         filler=tuple(codec.encode(FILLER)), eos_id=codec.eos_id, special_first=codec.special_first,
         check_seed=check_pattern, running_max=max_running, prefix_cache_tokens=prefix_cache_tokens, backend=backend,
         io_threads=io_threads, queue_depth=queue_depth, lookup_timeout_s=lookup_timeout_s,
-        record_path=record_lookups, record_limit=record_limit,
+        online_split=online_split, record_path=record_lookups, record_limit=record_limit,
     )  # fmt: skip
     server_settings = ServerSettings(
         host=host, port=port, model_name=_served_name(model_name, chosen), waiting_max=max_waiting,
