@@ -291,3 +291,22 @@ def test_replica_that_nobody_wants_is_evicted(tmp_path: Path) -> None:
         head.close()
 
     run(work())
+
+
+def test_a_table_made_anew_under_its_old_name_is_read_anew(tmp_path: Path) -> None:
+    """Deleted and put again between two looks, with other rows: what was known of the old one says nothing of it."""
+
+    async def work() -> None:
+        head = Head(tmp_path)
+        await head.put("tables/t14", table_body(rows=2000))
+        await head.tick(count=2)
+        assert (await head.call("DELETE", "/v1/tables/t14")).status_code == 200
+        await head.put("tables/t14", table_body(rows=3000))
+        await head.tick(count=2)
+        table = head.store.get(Kind.TABLES, "t14")
+        assert table is not None
+        assert isinstance(table.status, TableStatus)
+        assert table.status.rows == 3000
+        head.close()
+
+    run(work())

@@ -102,13 +102,23 @@ class Surroundings:
         self._store.set_status(Kind.POOLS, name, shown_status)
 
     async def _read_tables(self) -> None:
-        now = self._now_s()
+        now, entries = self._now_s(), list(self._store.all(Kind.TABLES))
+        for gone in self.tables.keys() - {entry.name for entry in entries}:
+            self._forget_table(gone)
+        for entry in entries:
+            # One that says nothing of its source was made anew under the name of one that was read.
+            if isinstance(entry.status, TableStatus) and not entry.status.rows:
+                self._forget_table(entry.name)
         due = [
             entry.name
-            for entry in self._store.all(Kind.TABLES)
+            for entry in entries
             if entry.name not in self.tables and now >= self._table_retry.get(entry.name, 0.0)
         ]
         await all_of([self._read_table(name) for name in due], self._on_fault)
+
+    def _forget_table(self, name: str) -> None:
+        self.tables.pop(name, None)
+        self._world.tables.pop(name, None)
 
     async def _read_table(self, name: str) -> None:
         entry = self._store.get(Kind.TABLES, name)
