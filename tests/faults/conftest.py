@@ -3,32 +3,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from faulty_disk import FaultyDisk
 from pattern_regions import SEEDS, superblock, write_region
+from system_tools import require_root, run_tool
 
 
 @pytest.fixture(scope="session", autouse=True)
 def root_user() -> None:
-    """This level was asked for; without root it would test nothing."""
-    if os.geteuid() != 0:
-        pytest.fail("tests/faults needs root: run `make test-faults` as root or with sudo", pytrace=False)
-
-
-def run_tool(*command: object) -> str:
-    """stdout of a system tool; fails the test naming the tool or its complaint."""
-    if shutil.which(str(command[0])) is None:
-        pytest.fail(f"tests/faults needs {command[0]}: install util-linux and iproute2", pytrace=False)
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(f"{' '.join(map(str, command))}: {done.stderr.strip()}", pytrace=False)
-    return done.stdout.strip()
+    require_root("faults")
 
 
 @pytest.fixture

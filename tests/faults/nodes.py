@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
-from conftest import run_tool
+from system_tools import run_tool
 
 from slacktier_native.core import RowsSpec
 

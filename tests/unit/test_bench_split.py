@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from slacktier.split_controller import SplitController, SplitSettings
 from slacktier.window_model import ReadModel
-from slacktier_cli.main import main
 from slacktier_cli.split_study import study
 from slacktier_cli.split_study.arms import Rule, run_arm
 from slacktier_cli.split_study.steps import half_of
@@ -64,25 +62,11 @@ def half(path: Path, hasher: Hasher, steps: int = 200) -> Any:
 
 
 @pytest.fixture
-def bench(
-    traces: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
+def bench(traces: tuple[Path, Path], tmp_path: Path, slacktier: Any) -> Callable[..., tuple[int, str, str]]:
     """Runs the command on both traces: (exit code, stdout, stderr)."""
     model = tmp_path / "config.json"
     model.write_text(json.dumps(CONFIG))
-
-    def call(*options: str) -> tuple[int, str, str]:
-        fixed = ["--model", str(model), "--sessions", str(SLOTS)]
-        monkeypatch.setattr(sys, "argv", ["slacktier", "bench", "split", *map(str, traces), *fixed, *options])
-        code = 0
-        try:
-            main()
-        except SystemExit as exc:
-            code = int(exc.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return lambda *options: slacktier("bench", "split", *traces, "--model", model, "--sessions", SLOTS, *options)
 
 
 def test_a_step_holds_one_token_of_each_session_and_the_prompts_before_them(

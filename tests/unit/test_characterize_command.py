@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from slacktier.window import MissCurve
-from slacktier_cli.main import main
 from slacktier_cli.traces import Trace
 from slacktier_rowids.models import load_hasher
 from slacktier_rowids.seen_set import SeenSet
@@ -57,27 +55,18 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def run(
-    *arguments: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of the command in this process."""
-    monkeypatch.setattr(sys, "argv", ["slacktier", "characterize", *map(str, arguments)])
-    code = 0
-    try:
-        main()
-    except SystemExit as exc:
-        code = int(exc.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+@pytest.fixture
+def run(slacktier: Any) -> Any:
+    """run(*words): (exit code, stdout, stderr) of `slacktier characterize WORDS`."""
+    return lambda *words: slacktier("characterize", *words)
 
 
 @pytest.fixture
-def characterize(trace: Path, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def characterize(trace: Path, model: str, run: Any) -> Any:
     """Runs the command on the trace with --json and returns the object."""
 
     def call(*arguments: object, path: Path = trace) -> dict[str, Any]:
-        all_arguments = (path, "--model", model, *SMALL, "--json", *arguments)
-        code, out, err = run(*all_arguments, capsys=capsys, monkeypatch=monkeypatch)
+        code, out, err = run(path, "--model", model, *SMALL, "--json", *arguments)
         assert (code, err) == (0, "")
         found: dict[str, Any] = json.loads(out)
         return found
@@ -195,11 +184,9 @@ def test_source_filter_measures_only_its_sessions(characterize: Any) -> None:
     assert found["trace"]["sessions"] == SESSIONS // 2
 
 
-def test_tables_and_a_note_on_a_foreign_vocabulary(
-    trace: Path, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_and_a_note_on_a_foreign_vocabulary(trace: Path, model: str, run: Any) -> None:
     Path(model).write_text(json.dumps({**CONFIG, "vocab_size": 700}))
-    code, out, err = run(trace, "--model", model, *SMALL, capsys=capsys, monkeypatch=monkeypatch)
+    code, out, err = run(trace, "--model", model, *SMALL)
     assert (code, err) == (0, "")
     assert "layer 4, 4 sessions: hit rate of decode lookups" in out
     assert "vocabulary of 600, the model's is of 700" in out
@@ -246,10 +233,9 @@ def test_bad_argument_ends_in_one_line_and_exit_code_2(
     message: str,
     trace: Path,
     model: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Any,
 ) -> None:
-    code, out, err = run(trace, "--model", model, *SMALL, "--json", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    code, out, err = run(trace, "--model", model, *SMALL, "--json", *arguments)
     lines = [line for line in err.splitlines() if not line.startswith("hint: ")]
     assert (code, out, len(lines)) == (2, "", 1)
     assert lines[0].startswith(f"slacktier: {message}")
@@ -271,16 +257,15 @@ def test_bad_trace_ends_in_one_line_and_exit_code_2(
     message: str,
     trace: Path,
     model: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Any,
 ) -> None:
     np.savez_compressed(trace, **(arrays() | changed))
-    code, out, err = run(trace, "--model", model, *SMALL, capsys=capsys, monkeypatch=monkeypatch)
+    code, out, err = run(trace, "--model", model, *SMALL)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, _ = run("--help", capsys=capsys, monkeypatch=monkeypatch)
+def test_help_shows_examples(run: Any) -> None:
+    code, out, _ = run("--help")
     assert code == 0
     assert "slacktier characterize week2.npz --seen week1.seen" in out

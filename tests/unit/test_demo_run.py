@@ -24,7 +24,6 @@ from slacktier_cli.demo.server import ServeOptions, ServerControl, ServerProcess
 from slacktier_cli.demo.settings import DemoSettings
 from slacktier_cli.demo.tables import TableStore
 from slacktier_cli.demo.workloads import load_workload
-from slacktier_cli.main import main
 from slacktier_cli.replay.client import CompletionClient
 
 SLACKTIER = [sys.executable, "-c", "from slacktier_cli.main import main; main()"]
@@ -133,15 +132,10 @@ def test_interrupted_run_takes_its_server_along(tmp_path: Path) -> None:
         (["--size", "1K"], "no table fits"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], error: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["slacktier", "demo", "--out", str(tmp_path / "out"), *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    shown, errors = capsys.readouterr()
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, slacktier: Any, options: list[str], error: str) -> None:
+    code, shown, errors = slacktier("demo", "--out", tmp_path / "out", *options)
     lines = [line for line in errors.splitlines() if not line.startswith("hint: ")]
-    assert (ended.value.code, shown, len(lines)) == (2, "", 1)
+    assert (code, shown, len(lines)) == (2, "", 1)
     assert error in lines[0]
     assert not (tmp_path / "out").exists()
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 
 from slacktier.errors import ConfigError
 from slacktier_cli.commands import hash as hash_command
-from slacktier_cli.main import app, main
+from slacktier_cli.main import app
 from slacktier_rowids.engram import scaled_config
 from slacktier_rowids.models import load_hasher
 from slacktier_rowids.tokenizer import TextTokenizer
@@ -161,15 +160,10 @@ def test_empty_text_is_refused(engram_config: str, tokenizer: Path) -> None:
     assert "the input is empty" in refused("--model", engram_config, "--tokenizer", str(tokenizer), "--text", "")
 
 
-def test_bad_input_ends_in_one_line_and_exit_code_2(
-    ple_config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["slacktier", "hash", "--model", ple_config, "--tokens", "x"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out) == (2, "")
-    assert printed.err.splitlines()[0] == "slacktier: token 0: 'x' is not a token id"
+def test_bad_input_ends_in_one_line_and_exit_code_2(ple_config: str, slacktier: Any) -> None:
+    code, out, err = slacktier("hash", "--model", ple_config, "--tokens", "x")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == "slacktier: token 0: 'x' is not a token id"
 
 
 def test_endless_input_is_refused(ple_config: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,11 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-from slacktier_cli.main import main
 
 # Imported once here, so that the first test that draws does not pay for it.
 pytest.importorskip("matplotlib.figure", reason="needs matplotlib: pip install 'slacktier[plan]'")
@@ -19,21 +16,9 @@ pytest.importorskip("matplotlib.figure", reason="needs matplotlib: pip install '
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "plan"
 
 
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of `slacktier plan WORDS`."""
-    monkeypatch.setattr(sys, "argv", ["slacktier", "plan", *map(str, words)])
-    code = 0
-    try:
-        main()
-    except SystemExit as exc:
-        code = exc.code if isinstance(exc.code, int) else 1
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 @pytest.fixture
-def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda *words: run(capsys, monkeypatch, *words)
+def plan(slacktier: Any) -> Any:
+    return lambda *words: slacktier("plan", *words)
 
 
 def placed(report: dict[str, Any]) -> dict[int, tuple[str, int]]:

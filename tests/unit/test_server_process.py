@@ -22,7 +22,6 @@ import pytest
 from emulated_support import write_tables
 
 from slacktier.page import State
-from slacktier_cli.main import main
 from slacktier_rowids.engram import EngramLayout, scaled_config
 from slacktier_rowids.models import V41_CONFIG
 
@@ -188,25 +187,28 @@ def test_second_signal_ends_a_stopped_engine_at_once_and_waiting_calls_with_503(
     wait_until_gone(running.ready["engine_pid"])
 
 
-def refusal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a start that is refused says; exit code 2, nothing on stdout, no traceback."""
-    monkeypatch.setattr(sys, "argv", ["slacktier", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    output = capsys.readouterr()
-    assert (caught.value.code, output.out) == (2, "")
-    lines = output.err.splitlines()
-    assert lines[0].startswith("slacktier: ")
-    assert all(line.startswith("hint: ") for line in lines[1:])
-    return output.err
+Refusal = Callable[[list[str]], str]
 
 
-def test_port_in_use_is_refused(
-    tables: dict[int, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def refusal(slacktier: Any) -> Refusal:
+    """refusal(arguments): what a start that is refused says; exit code 2, nothing on stdout, no traceback."""
+
+    def call(arguments: list[str]) -> str:
+        code, out, err = slacktier(*arguments)
+        assert (code, out) == (2, "")
+        lines = err.splitlines()
+        assert lines[0].startswith("slacktier: ")
+        assert all(line.startswith("hint: ") for line in lines[1:])
+        return str(err)
+
+    return call
+
+
+def test_port_in_use_is_refused(tables: dict[int, Path], refusal: Refusal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        found = refusal([*options(tables), "--port", port], monkeypatch, capsys)
+        found = refusal([*options(tables), "--port", port])
     assert f"127.0.0.1:{port}: cannot listen: Address already in use" in found
 
 
@@ -230,27 +232,25 @@ def test_port_in_use_is_refused(
     ],
 )
 def test_start_with_a_wrong_option_is_refused(
-    changes: list[str], complaint: str, tables: dict[int, Path], monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    changes: list[str], complaint: str, tables: dict[int, Path], refusal: Refusal,
 ) -> None:  # fmt: skip
-    assert complaint in refusal([*options(tables), *changes], monkeypatch, capsys)
+    assert complaint in refusal([*options(tables), *changes])
 
 
 @pytest.mark.parametrize(("state", "complaint"), [(State.STAGING, "not finished"), (State.PARTIAL, "not served")])
 def test_unfinished_region_is_refused(
-    state: State, complaint: str, tables: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    state: State, complaint: str, tables: dict[int, Path], tmp_path: Path, refusal: Refusal,
 ) -> None:  # fmt: skip
     unfinished = write_tables(tmp_path, layout=LAYOUT, state=state)
-    assert complaint in refusal([*options(tables), "--layer", f"1=nvme:{unfinished[1]}"], monkeypatch, capsys)
+    assert complaint in refusal([*options(tables), "--layer", f"1=nvme:{unfinished[1]}"])
 
 
 def test_other_layers_region_and_another_tables_replica_are_refused(
-    tables: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tables: dict[int, Path], tmp_path: Path, refusal: Refusal
 ) -> None:
     config = str(tables[1].parent / "config.json")
     swapped = ["serve", "--layer", f"1=nvme:{tables[14]}", "--config", config]
-    assert "holds layer 14" in refusal(swapped, monkeypatch, capsys)
+    assert "holds layer 14" in refusal(swapped)
     other = write_tables(tmp_path, layout=LAYOUT, seed=9)
     replica = [*options(tables), "--layer", f"1=nvme:{other[1]}"]
-    assert "another table than" in refusal(replica, monkeypatch, capsys)
+    assert "another table than" in refusal(replica)
