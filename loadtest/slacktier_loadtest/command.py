@@ -201,7 +201,7 @@ def _run(
         scenario=scenario, targets=targets, is_chat=api == "chat", headers=_headers(), generators=generators,
         limits=Limits(
             lag_ms, cpu, overhead_pct, equal_answers=not targets if equal_answers is None else equal_answers,
-            equal_lengths=rest["ignore_eos"],
+            equal_rounds=not targets, equal_lengths=rest["ignore_eos"],
         ),
         **rest,
     )  # fmt: skip

@@ -17,7 +17,8 @@ class Limits:
 
     lag_ms     p99 of the generator's lag; cpu is the share of a core that a generator process may use
     overhead_pct  of the mean TPOT against the baseline; None: not judged
-    equal_answers each request's answer must be the same in every arm and round
+    equal_answers each request's answer must be the same in every arm
+    equal_rounds  and in every round: not where each round's prompts begin with something of its own
     equal_lengths each answer must have as many tokens as were asked for
     """
 
@@ -25,6 +26,7 @@ class Limits:
     cpu: float = 0.7
     overhead_pct: float | None = None
     equal_answers: bool = True
+    equal_rounds: bool = True
     equal_lengths: bool = True
 
 
@@ -78,14 +80,18 @@ def _wrong_answers(figures: Sequence[ArmFigures], limits: Limits) -> list[str]:
                     f"arm {figure.name}: {len(other)} answers of another length than asked for, such as "
                     f"{first.record.completion_tokens} tokens instead of {first.max_tokens}"
                 )
-    return [*found, *(_unequal_answers(figures) if limits.equal_answers else [])]
+    return [*found, *(_unequal_answers(figures, limits) if limits.equal_answers else [])]
 
 
-def _unequal_answers(figures: Sequence[ArmFigures]) -> list[str]:
+def _unequal_answers(figures: Sequence[ArmFigures], limits: Limits) -> list[str]:
     """Answers that differ from what most arms and rounds got to the same request."""
-    answers: dict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
+    answers: dict[tuple[int, str, str, int], Counter[int]] = defaultdict(Counter)
     given = [
-        (figure.name, (phase.name, each.session, each.turn_index), each.record.answer_crc)
+        (
+            figure.name,
+            (0 if limits.equal_rounds else block.round_index, phase.name, each.session, each.turn_index),
+            each.record.answer_crc,
+        )
         for figure in figures
         for block in figure.blocks
         for phase in block.phases

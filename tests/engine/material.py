@@ -13,7 +13,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -132,6 +132,14 @@ def tables(regions: Mapping[int, list[Path]], *, tier: str = "nvme", cache_rows:
         }
         for layer_id, paths in regions.items()
     ]
+
+
+def tables_over_tcp(
+    ports: Sequence[int], token_file: Path, layer_ids: Iterable[int], *, cache_rows: int = 0
+) -> list[dict[str, Any]]:
+    """The plugin's `tables`: each layer from row servers on these ports of this machine, each a replica."""
+    sources = [{"tier": "tcp", "address": f"127.0.0.1:{port}", "token_file": str(token_file)} for port in ports]
+    return [{"layer": layer_id, "sources": sources, "cache_rows": cache_rows} for layer_id in layer_ids]
 
 
 def without_plugin_variables() -> None:

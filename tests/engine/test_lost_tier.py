@@ -21,6 +21,7 @@ from typing import Any, Final
 import pytest
 from conftest import Fleet, Regions
 from engine_process import RELEASES
+from material import tables_over_tcp
 from row_server import row_server
 from servers import Server, Shape
 from workload import Answer, ask, body, decided, prompts
@@ -90,11 +91,6 @@ class Streams:
             time.sleep(0.02)
 
 
-def over_tcp(ports: list[int], token_file: Path, layers: Regions) -> list[dict[str, Any]]:
-    sources = [{"tier": "tcp", "address": f"127.0.0.1:{port}", "token_file": str(token_file)} for port in ports]
-    return [{"layer": layer, "sources": sources, "cache_rows": 0} for layer in layers]
-
-
 SETTINGS: Final = {"check": {"rate": 1.0}, "reads": {"timeout_s": READ_S}}
 FLAGS: Final = ("--max-running-requests", str(STREAMS))
 
@@ -145,7 +141,7 @@ def test_kill_with_a_second_replica_ends_no_stream(
         fleet.tiered(
             release,
             "engram",
-            over_tcp([port, other_port], token_file, regions["engram"]),
+            tables_over_tcp([port, other_port], token_file, regions["engram"]),
             settings=SETTINGS,
             flags=FLAGS,
         ) as server,
@@ -172,7 +168,7 @@ def test_kill_of_the_only_replica_ends_streams_with_the_cause_and_the_server_rec
     """Both releases can end single requests on one rank, so the server lives on and is ready once the tier is back."""
     expected, files = expected_of(fleet, release, Shape()), [paths[0] for paths in regions["engram"].values()]
     with row_server(token_file, files) as (tier, port), ThreadPoolExecutor(STREAMS) as pool:
-        tables = over_tcp([port], token_file, regions["engram"])
+        tables = tables_over_tcp([port], token_file, regions["engram"])
         with fleet.tiered(release, "engram", tables, settings=SETTINGS, flags=FLAGS) as server:
             streams = Streams(server)
             running = streams.run(pool)
@@ -218,7 +214,7 @@ def test_kill_under_two_ranks_ends_the_process_with_the_named_error(
     shape = Shape(tp=2, overlap=False)
     expected, files = expected_of(fleet, release, shape), [paths[0] for paths in regions["engram"].values()]
     with row_server(token_file, files) as (tier, port), ThreadPoolExecutor(STREAMS) as pool:
-        tables = over_tcp([port], token_file, regions["engram"])
+        tables = tables_over_tcp([port], token_file, regions["engram"])
         with fleet.tiered(release, "engram", tables, shape, settings=SETTINGS) as server:
             streams = Streams(server)
             running = streams.run(pool)

@@ -89,8 +89,7 @@ def _bad_setting(regions: Regions, zeros: Regions, folder: Path) -> Start:
 
 def _over_tcp(port: int, folder: Path) -> list[dict[str, Any]]:
     (folder / "token").write_text("a-token-that-we-know")
-    source = {"tier": "tcp", "address": f"127.0.0.1:{port}", "token_file": str(folder / "token")}
-    return [{"layer": layer, "sources": [source]} for layer in material.LAYERS["engram"]]
+    return material.tables_over_tcp([port], folder / "token", material.LAYERS["engram"])
 
 
 def _tier_down(regions: Regions, zeros: Regions, folder: Path) -> Start:

@@ -3,53 +3,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from conftest import Fleet, Regions
+from control import TOKEN, bind, counted
 from engine_process import RELEASES
 from material import tables
-from prometheus_client.parser import text_string_to_metric_families
 from servers import Server, ServerFailedError
 from workload import ask, prompts
 
 from slacktier import metrics
 
-TOKEN: Final = "a-token-of-one-test-run"  # noqa: S105
 ROWS_CHECKED: Final = 1_000_000
 SWITCHES: Final = 100
 CACHE_ROWS: Final = 512  # of 25,874: far fewer than one prompt's rows
 PROMPT_TOKENS: Final = 400
 releases = pytest.mark.parametrize("release", [pytest.param(RELEASES[0], marks=pytest.mark.full), RELEASES[1]])
-
-
-def counted(server: Server, metric: Any, rank: int = 0) -> float:
-    """Sum over all labels of one metric of the server's page."""
-    _, page = server.control("/metrics", rank)
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name == metric.name
-    )
-
-
-def bind(server: Server, binding: dict[str, Any]) -> None:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.control_port}/binding", json.dumps(binding).encode(), method="PUT",
-        headers={"Authorization": f"Bearer {TOKEN}"},
-    )  # fmt: skip
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert answer.status == 200
 
 
 @contextmanager

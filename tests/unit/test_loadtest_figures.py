@@ -113,6 +113,10 @@ def test_other_answers_and_other_lengths_are_faults() -> None:
     wrong = figures(block("nvme", 0, [answered(10, crc=8), answered(10)]))
     assert "arm nvme: 1 answers differ" in found_faults(GOOD, GOOD, wrong)[0]
     assert found_faults(GOOD, GOOD, wrong, equal_answers=False) == []
+    other_round = figures(block("dram", 0, [answered(10)]), block("dram", 1, [answered(10, crc=8)]))
+    assert "1 answers differ" in found_faults(other_round, expected=1)[0]
+    assert found_faults(other_round, expected=1, equal_rounds=False) == []  # its prompts began otherwise
+    assert "1 answers differ" in found_faults(GOOD, GOOD, wrong, equal_rounds=False)[0]
     short = figures(block("nvme", 0, [answered(10, tokens=5), answered(10)]))
     assert found_faults(GOOD, short) == [
         "arm nvme: 1 answers of another length than asked for, such as 5 tokens instead of 11"
