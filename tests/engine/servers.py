@@ -43,11 +43,15 @@ class ServerFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Shape:
-    """How a server runs its batches: what stock and plugin have to share to be compared."""
+    """How a server runs its batches: what stock and plugin have to share to be compared.
+
+    keeps_prefixes  the prefix tree: what a request finds there of its prompt is not computed again
+    """
 
     tp: int = 1
     overlap: bool = True
     chunk: int = 0
+    keeps_prefixes: bool = True
 
     @property
     def flags(self) -> list[str]:
@@ -55,6 +59,7 @@ class Shape:
             *(() if self.overlap else ("--disable-overlap-schedule",)),
             *(("--chunked-prefill-size", str(self.chunk)) if self.chunk else ()),
             *(("--tp-size", str(self.tp)) if self.tp > 1 else ()),
+            *(() if self.keeps_prefixes else ("--disable-radix-cache",)),
         ]
 
     @property
@@ -64,9 +69,9 @@ class Shape:
         return {"SGLANG_CPU_OMP_THREADS_BIND": binding, "SGLANG_NCCL_SO_PATH": "/nonexistent"} if self.tp > 1 else {}
 
     def __str__(self) -> str:
-        return (
-            f"tp{self.tp}-{'overlap' if self.overlap else 'serial'}-{f'chunk{self.chunk}' if self.chunk else 'whole'}"
-        )
+        prefill = f"chunk{self.chunk}" if self.chunk else "whole"
+        name = f"tp{self.tp}-{'overlap' if self.overlap else 'serial'}-{prefill}"
+        return name if self.keeps_prefixes else f"{name}-no-prefixes"
 
 
 @dataclass(frozen=True)
