@@ -239,6 +239,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_core_set_cache_rows": (c_int, [c_void_p, c_uint32, c_uint64]),
     "st_core_set_host_rows": (c_int, [c_void_p, c_uint32, c_uint64]),
     "st_core_set_sources": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_uint32, c_int]),
+    "st_core_set_own_reads": (c_int, [c_void_p, c_int]),
     "st_core_set_dedup": (c_int, [c_void_p, c_int]),
     "st_core_drop_cache": (c_int, [c_void_p, c_uint32]),
     "st_step_path_open": (c_int, [c_void_p, POINTER(CStepLayer), POINTER(CStepSettings), POINTER(c_void_p)]),

@@ -4,6 +4,8 @@
 A burst is what a decode step asks for: so many distinct pages at once, over when the last one is checked. fio reads
 the same file with io_uring and O_DIRECT, iodepth = iodepth_batch_submit = iodepth_batch_complete_min =
 min(pages, 256), so that it works in bursts as well. Our figures include the checks of every record; fio checks nothing.
+`uring` waits as soon as it has begun and so does its first 64 reads itself; `uring-readers` leaves all to the reader
+threads, as an engine does that computes meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import importlib.util
 import json
 import mmap
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -45,9 +46,11 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Arm:
-    """burst reads distinct pages; after, outside the measured time, makes the device be read the next time as well."""
+    """burst reads what prepare, outside the measured time, made of distinct page ids; after, outside as well, makes the
+    device be read the next time too."""
 
-    burst: Callable[[PageIds], object]
+    prepare: Callable[[PageIds], Any]
+    burst: Callable[[Any], object]
     after: Callable[[], None] = _nothing
 
 
@@ -68,28 +71,19 @@ class Samples:
         }
 
 
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def _run_block(arm: Arm, page_count: int, pages: int, seconds: float, rng: np.random.Generator, to: Samples) -> None:
-    """Bursts of distinct random pages for so many seconds; what drawing and evicting them costs is not counted."""
-    end, start_cpu, count, busy_s, ours_s = time.monotonic() + seconds, _cpu_s(), 0, 0.0, 0.0
+    """Bursts of distinct random pages for so many seconds; CPU is this process's, all threads, while a burst runs."""
+    end, count, busy_s = time.monotonic() + seconds, 0, 0.0
     while time.monotonic() < end:
-        thread_s = time.thread_time()
-        page_ids = _draw(rng, page_count, pages)
-        ours_s += time.thread_time() - thread_s
-        start = time.perf_counter()
-        arm.burst(page_ids)
+        wanted = arm.prepare(_draw(rng, page_count, pages))
+        start_cpu, start = time.process_time(), time.perf_counter()
+        arm.burst(wanted)
         elapsed = time.perf_counter() - start
-        thread_s = time.thread_time()
+        to.cpu_s += time.process_time() - start_cpu
         arm.after()
         to.bursts_s.append(elapsed)
         busy_s += elapsed
         count += 1
-        ours_s += time.thread_time() - thread_s
-    to.cpu_s += _cpu_s() - start_cpu - ours_s
     to.block_iops.append(count * pages / busy_s)
 
 
@@ -126,21 +120,26 @@ def _fio_block(path: Path, pages: int, seconds: float, to: Samples) -> None:
 
 
 @contextmanager
-def _core_arm(path: Path, backend: str) -> Iterator[Arm]:
-    with LookupCore([LayerSetup(_layer_id(path), (SourceSpec(Tier.NVME, (path,)),))], backend=backend) as core:
+def _core_arm(path: Path, backend: str, *, own_reads: bool = False) -> Iterator[Arm]:
+    setup = LayerSetup(_layer_id(path), (SourceSpec(Tier.NVME, (path,)),))
+    with LookupCore([setup], backend=backend, own_reads=own_reads) as core:
         rows_per_page = core.superblock(0).rows_per_page
 
-        def burst(page_ids: PageIds) -> None:
-            core.begin([page_ids * rows_per_page])
+        def burst(row_ids: list[PageIds]) -> None:
+            core.begin(row_ids)
             core.wait(0)
             core.end()
 
-        yield Arm(burst)
+        yield Arm(lambda page_ids: [page_ids * rows_per_page], burst)
 
 
 def _layer_id(path: Path) -> int:
     with open_region([path]) as region:
         return region.superblock.layer_id
+
+
+def _offsets(page_ids: PageIds) -> PageIds:
+    return (page_ids + SUPERBLOCK_PAGES) * PAGE_BYTES
 
 
 @contextmanager
@@ -150,8 +149,7 @@ def _mmap_arm(path: Path, *, willneed: bool) -> Iterator[Arm]:
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as mapping:
         mapping.madvise(mmap.MADV_RANDOM)
 
-        def burst(page_ids: PageIds) -> None:
-            offsets = (page_ids + SUPERBLOCK_PAGES) * PAGE_BYTES
+        def burst(offsets: PageIds) -> None:
             for offset in offsets.tolist() if willneed else ():
                 mapping.madvise(mmap.MADV_WILLNEED, offset, PAGE_BYTES)
             np.frombuffer(mapping, np.uint8)[offsets].sum()
@@ -161,7 +159,7 @@ def _mmap_arm(path: Path, *, willneed: bool) -> Iterator[Arm]:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
         evict()
-        yield Arm(burst, evict)
+        yield Arm(_offsets, burst, evict)
     os.close(fd)
 
 
@@ -177,7 +175,7 @@ def _peer_arm(path: Path, reader: Any) -> Iterator[Arm]:
     evict()
     try:
         yield Arm(
-            lambda ids: reader.read_pages([fd] * ids.size, ((ids + SUPERBLOCK_PAGES) * PAGE_BYTES).tolist()), evict
+            lambda ids: ([fd] * ids.size, _offsets(ids).tolist()), lambda wanted: reader.read_pages(*wanted), evict
         )
     finally:
         os.close(fd)
@@ -186,7 +184,8 @@ def _peer_arm(path: Path, reader: Any) -> Iterator[Arm]:
 def _open_arms(path: Path, stack: ExitStack) -> tuple[dict[str, Arm], dict[str, str]]:
     """(arms beside fio, how to get those that cannot run here)."""
     arms = {
-        "uring": _core_arm(path, "uring"),
+        "uring": _core_arm(path, "uring", own_reads=True),
+        "uring-readers": _core_arm(path, "uring"),
         "preadv": _core_arm(path, "posix"),
         "mmap": _mmap_arm(path, willneed=False),
         "mmap-willneed": _mmap_arm(path, willneed=True),

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +65,7 @@ class LayerSetup:
     host_cache_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LayerResult:
+class LayerResult(NamedTuple):
     """What one layer's lookup of one step did; times in microseconds.
 
     lookups    ids asked for, padding and other ranks' included; owned = hits + repeats + misses
@@ -106,6 +105,8 @@ class LookupCore:
     io_threads   0: one with io_uring, 16 with preadv
     backend      auto, uring or posix (preadv threads); `backend` says which is in use, `backend_reason` why
     timeout_s    how long wait() waits before it raises DeadlineMissedError
+    own_reads    for callers that wait as soon as they have begun: the calling thread does the first layer's first 64
+                 reads itself where io_uring is in use; when they arrived is then not known before the wait
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class LookupCore:
         spin_us: int = 0,
         timeout_s: float = 10.0,
         allow_partial: bool = False,
+        own_reads: bool = False,
     ) -> None:
         if not layers:
             raise ConfigError("no lookup layer given")
@@ -133,7 +135,8 @@ class LookupCore:
         self._sources = SourcePool(allow_partial=allow_partial)
         self._specs: list[tuple[AnySource, ...]] = []
         self._superblocks: list[Superblock] = []
-        self._counts = [0] * len(layers)
+        self._pointers = (ctypes.c_void_p * len(layers))()
+        self._counts = (ctypes.c_uint64 * len(layers))()
         self._delivered: list[dict[str, int]] = [{} for _ in layers]
         self._counted = [[0] * REPLICAS_MAX for _ in layers]
         self.layer_ids = tuple(setup.layer_id for setup in layers)
@@ -144,6 +147,8 @@ class LookupCore:
                 len(layers), rank, tp, io_threads, queue_depth, BACKENDS[backend], spin_us, lookups_max
             )
             self._open(config, layers)
+            if own_reads:
+                self._start_own_reads()
         except BaseException:
             self.close()
             raise
@@ -171,6 +176,11 @@ class LookupCore:
         if self.backend_reason and self.backend_reason not in _told:
             _told.add(self.backend_reason)
             _log.warning("%s; pages are read by preadv threads", self.backend_reason)
+
+    def _start_own_reads(self) -> None:
+        rc = library().st_core_set_own_reads(self._require(), 1)
+        if rc < 0:
+            raise ConfigError(f"own reads: {os.strerror(-rc)}", hint="`slacktier doctor` says what is missing")
 
     def _open_sources(self, layer_id: int, specs: Sequence[AnySource]) -> tuple[list[int], Superblock]:
         if not 1 <= len(specs) <= REPLICAS_MAX:
@@ -239,12 +249,12 @@ class LookupCore:
         if len(row_ids) != len(self.layer_ids):
             raise ConfigError(f"ids of {len(row_ids)} layers, expected {len(self.layer_ids)}")
         arrays = [np.ascontiguousarray(ids, dtype=np.int64) for ids in row_ids]
-        pointers = (ctypes.c_void_p * len(arrays))(*(ids.ctypes.data for ids in arrays))
-        counts = (ctypes.c_uint64 * len(arrays))(*(ids.size for ids in arrays))
-        rc = library().st_step_begin(self._require(), pointers, counts)
+        for index, ids in enumerate(arrays):
+            self._pointers[index] = ids.ctypes.data
+            self._counts[index] = ids.size
+        rc = library().st_step_begin(self._require(), self._pointers, self._counts)
         if rc < 0:
             raise self._begin_error(rc, arrays)
-        self._counts = [ids.size for ids in arrays]
 
     def _begin_error(self, rc: int, arrays: Sequence[RowIds]) -> SlackTierError:
         if rc == -errno.ERANGE:

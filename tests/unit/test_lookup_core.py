@@ -29,10 +29,11 @@ def nvme(path: Path) -> SourceSpec:
     return SourceSpec(Tier.NVME, (path,))
 
 
-@pytest.fixture(params=["auto", "posix"])
+@pytest.fixture(params=["auto", "own-reads", "posix"])
 def core(regions: dict[int, Path], request: pytest.FixtureRequest) -> Iterator[LookupCore]:
     layers = [LayerSetup(i, (nvme(path),), cache_rows=200) for i, path in regions.items()]
-    with LookupCore(layers, backend=request.param, lookups_max=4096) as opened:
+    backend = "posix" if request.param == "posix" else "auto"
+    with LookupCore(layers, backend=backend, own_reads=request.param == "own-reads", lookups_max=4096) as opened:
         yield opened
 
 
@@ -126,8 +127,9 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(raw)
 
 
-def test_a_damaged_row_is_an_error_and_the_others_are_served(regions: dict[int, Path]) -> None:
-    with LookupCore([LayerSetup(1, (nvme(regions[1]),), cache_rows=64)]) as core:
+@pytest.mark.parametrize("own_reads", [False, True])
+def test_a_damaged_row_is_an_error_and_the_others_are_served(regions: dict[int, Path], own_reads: bool) -> None:
+    with LookupCore([LayerSetup(1, (nvme(regions[1]),), cache_rows=64)], own_reads=own_reads) as core:
         flip(regions[1], 2 * PAGE_BYTES + 16 + 272 * 3 + 100)  # row 3
         core.begin([np.array([3, 40], np.int64)])
         with pytest.raises(ContractError, match=r"layer 1 page 0 .*row 3: row checksum"):
@@ -139,10 +141,13 @@ def test_a_damaged_row_is_an_error_and_the_others_are_served(regions: dict[int, 
         core.end()
 
 
-def test_a_second_replica_serves_what_the_first_one_lost(regions: dict[int, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_reads", [False, True])
+def test_a_second_replica_serves_what_the_first_one_lost(
+    regions: dict[int, Path], tmp_path: Path, own_reads: bool
+) -> None:
     copy = tmp_path / "copy.region"
     copy.write_bytes(regions[1].read_bytes())
-    with LookupCore([LayerSetup(1, (nvme(regions[1]), nvme(copy)))]) as core:
+    with LookupCore([LayerSetup(1, (nvme(regions[1]), nvme(copy)))], own_reads=own_reads) as core:
         os.truncate(regions[1], 2 * PAGE_BYTES)  # reads past the end return 0 bytes
         ids = np.arange(0, ROWS, 7, dtype=np.int64)
         core.begin([ids])
@@ -247,7 +252,8 @@ def test_a_read_that_the_first_source_cannot_answer_counts_as_fallback(regions: 
         assert core.delivered() == {1: {spec.label: 1, other.label: 2}}
 
 
-def test_closing_waits_for_reads_that_the_kernel_still_works_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_reads", [False, True])
+def test_closing_waits_for_reads_that_the_kernel_still_works_on(tmp_path: Path, own_reads: bool) -> None:
     """Its buffers go back to the heap: a late read would write over whoever has that memory next."""
     large = write_region(tmp_path / "large.region", superblock(1, row_count=60_000), SEEDS[1])
     damaged = write_region(tmp_path / "damaged.region", superblock(14, row_count=60_000), SEEDS[14])
@@ -256,7 +262,7 @@ def test_closing_waits_for_reads_that_the_kernel_still_works_on(tmp_path: Path) 
         file.write(bytes(damaged.stat().st_size - 2 * PAGE_BYTES))
     ids = np.random.default_rng(1).integers(0, 60_000, 1000)
     for _ in range(20):
-        core = LookupCore([LayerSetup(14, (nvme(damaged),)), LayerSetup(1, (nvme(large),))])
+        core = LookupCore([LayerSetup(14, (nvme(damaged),)), LayerSetup(1, (nvme(large),))], own_reads=own_reads)
         core.begin([ids, ids])
         with pytest.raises(ContractError):
             core.wait(0)  # fails while the other layer's reads are on their way

@@ -148,6 +148,10 @@ int st_core_set_host_rows(st_core *core, uint32_t layer, uint64_t host_rows);
 /* Between steps. The geometry must be the same. keep_cache only if the caller knows that the rows are, too. */
 int st_core_set_sources(st_core *core, uint32_t layer, st_source *const *sources, uint32_t source_count,
                         int keep_cache);
+/* Between steps: 1 lets the thread that begins a step do up to 64 reads of its first layer itself, within st_step_begin and
+ * st_step_wait of that layer. For callers that wait as soon as they have begun: when those rows came is not known before
+ * the wait. Whether it is in force (only io_uring can), -EBUSY or -ENOMEM. */
+int st_core_set_own_reads(st_core *core, int on);
 /* Between steps: 0 reads a row that is missing once for each time that a step asks for it, instead of once. For the
  * benchmark that says what this is worth. */
 int st_core_set_dedup(st_core *core, int dedup);

@@ -11,7 +11,11 @@
 
 int __wrap_io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags);
 void __wrap_io_uring_queue_exit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit_and_get_events(struct io_uring *ring);
 int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr);
+int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned wait_nr,
+                                            struct __kernel_timespec *limit, sigset_t *mask);
 int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers, unsigned count);
 int __wrap_io_uring_register_files(struct io_uring *ring, const int *files, unsigned count);
 int __wrap_io_uring_unregister_files(struct io_uring *ring);
@@ -124,7 +128,7 @@ static int enough(void *context) {
     return state->cq_tail - state->cq_head >= state->wanted;
 }
 
-int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
+static int submit(struct io_uring *ring, unsigned wait_nr, uint64_t until_ns) {
     ring_state *state = state_of(ring);
     struct io_uring_sq *sq = &ring->sq;
     sq->sqe_head = state->sq_tail = sq->sqe_tail;
@@ -136,9 +140,27 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
         start_read(state, &sq->sqes[state->sq_head++ & sq->ring_mask]);
     if (take == waiting && wait_nr && !sim_chance(50)) { /* else a signal came first */
         state->wanted = wait_nr;
-        sim_block(enough, state, SIM_NEVER);
+        if (!sim_block(enough, state, until_ns))
+            return -ETIME;
     }
     return (int)take;
+}
+
+int __wrap_io_uring_submit(struct io_uring *ring) {
+    return submit(ring, 0, 0);
+}
+
+int __wrap_io_uring_submit_and_get_events(struct io_uring *ring) {
+    return submit(ring, 0, 0);
+}
+
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr) {
+    return submit(ring, wait_nr, SIM_NEVER);
+}
+
+int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned wait_nr,
+                                            struct __kernel_timespec *limit, sigset_t *mask) {
+    return submit(ring, wait_nr, sim_now() + (uint64_t)limit->tv_sec * 1000000000u + (uint64_t)limit->tv_nsec);
 }
 
 int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers, unsigned count) {

@@ -92,6 +92,13 @@ static uint64_t draw_cache_rows(void) {
     return sizes[sim_below(sizeof sizes / sizeof *sizes)];
 }
 
+static void draw_own_reads(era *now) {
+    int on = sim_chance(2), reason;
+    int in_force = on && st_core_backend(now->core, &reason) == ST_BACKEND_URING;
+    if (st_core_set_own_reads(now->core, on) != in_force)
+        sim_fail("own reads: not as asked for");
+}
+
 static void era_open(era *now) {
     static const uint32_t depths[] = {1, 3, 32, 256};
     int posix = sim_chance(3), refused = posix && sim_chance(2);
@@ -125,6 +132,7 @@ static void era_open(era *now) {
     int reason;
     if (refused && st_core_backend(now->core, &reason) != ST_BACKEND_POSIX)
         sim_fail("rings were refused and the back end is not preadv");
+    draw_own_reads(now);
 }
 
 /* ---- what must hold ---- */
@@ -331,6 +339,7 @@ static void change_something(era *now) {
             kill_device(layer);
         break;
     case 4: sim_sleep(sim_below(100 * ms_ns)); break;
+    case 6: draw_own_reads(now); break;
     }
 }
 

@@ -232,6 +232,7 @@ int st_core_open(const st_core_config *config, const st_layer_config *layers, st
 void st_core_close(st_core *core) {
     if (!core)
         return;
+    st_own_reads_close(core);
     if (core->readers)
         st_readers_stop(core);
     st_lanes_stop(core);
@@ -258,10 +259,14 @@ static void publish(st_core *core, st_layer *layer, uint32_t already) {
     if (core->first_ns == 0)
         core->first_ns = st_now_ns();
     __atomic_store_n(&layer->published, st_position_of(core->step, layer->read_count), __ATOMIC_RELEASE);
-    if (layer->start_lane)
+    if (layer->start_lane) {
         st_lane_notify(layer->start_lane);
-    else
-        st_readers_notify(core, layer->read_count - already);
+        return;
+    }
+    uint32_t count = layer->read_count - already;
+    uint32_t own = st_own_reads_start(core, (uint32_t)(layer - core->layers), count);
+    if (own < count)
+        st_readers_notify(core, count - own);
 }
 
 /* Add a row to the read of its page; a read that was handed over already is left alone and a new one made. */
@@ -503,8 +508,15 @@ static int submit_delays(st_core *core) {
     return 0;
 }
 
+/* Are reads of a step that timed out still out? */
+static int draining(st_core *core) {
+    if (core->draining)
+        st_own_reads_reap(core, 0);
+    return core->draining && st_step_in_flight(core);
+}
+
 int st_step_open(st_core *core) {
-    if (core->in_step || (core->draining && st_step_in_flight(core)))
+    if (core->in_step || draining(core))
         return -EBUSY;
     core->draining = 0;
     if (++core->step == 0)
@@ -540,7 +552,7 @@ int st_step_submit_early(st_core *core, uint32_t index) {
 }
 
 int st_step_begin(st_core *core, const int64_t *const *row_ids, const uint64_t *counts) {
-    if (core->in_step || (core->draining && st_step_in_flight(core)))
+    if (core->in_step || draining(core))
         return -EBUSY;
     for (uint32_t k = 0; k < core->layer_count; k++)
         if (counts[k] > core->lookups_max)
@@ -572,7 +584,7 @@ void st_sleep_until(uint64_t until_ns) {
         __builtin_ia32_pause();
 }
 
-static int wait_done(st_layer *layer, uint64_t deadline_ns) {
+static int wait_done(st_core *core, st_layer *layer, uint64_t deadline_ns) {
     uint32_t total = layer->read_count;
     __atomic_store_n(&layer->wake_at, total, __ATOMIC_SEQ_CST);
     for (;;) {
@@ -582,6 +594,8 @@ static int wait_done(st_layer *layer, uint64_t deadline_ns) {
         uint64_t now_ns = st_now_ns();
         if (now_ns >= deadline_ns)
             return -ETIMEDOUT;
+        if (layer == core->layers && st_own_reads_reap(core, deadline_ns - now_ns))
+            continue;
         st_futex_wait(&layer->done, done, deadline_ns - now_ns);
     }
 }
@@ -606,7 +620,7 @@ int st_step_wait(st_core *core, uint32_t index, uint64_t timeout_ns, st_layer_re
     st_layer *layer = &core->layers[index];
     uint64_t start_ns = st_now_ns();
     uint64_t deadline_ns = start_ns + timeout_ns;
-    int rc = wait_done(layer, deadline_ns);
+    int rc = wait_done(core, layer, deadline_ns);
     if (rc == 0 && layer->release_ns > deadline_ns)
         rc = -ETIMEDOUT;
     if (rc == 0 && layer->release_ns)
@@ -706,8 +720,8 @@ int st_step_end(st_core *core) {
 
 /* ---- between steps ---- */
 
-static int busy(const st_core *core) {
-    return core->in_step || (core->draining && st_step_in_flight(core));
+static int busy(st_core *core) {
+    return core->in_step || draining(core);
 }
 
 int st_core_set_cache_rows(st_core *core, uint32_t index, uint64_t cache_rows) {

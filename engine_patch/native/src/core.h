@@ -105,6 +105,7 @@ typedef struct st_layer {
 
 struct st_table; /* step-local hash table, core.c */
 struct st_reader;
+struct st_slots;
 
 struct st_core {
     uint32_t layer_count, rank, tp;
@@ -126,6 +127,7 @@ struct st_core {
     int backend_reason;
     uint32_t reader_count;
     struct st_reader *readers;
+    struct st_slots *own_reads; /* the stepping thread's; NULL: readers do all */
     int *files;
     uint32_t file_count;
     uint32_t files_generation;
@@ -180,6 +182,13 @@ void st_readers_stop(st_core *core);
 
 /* Tell the readers that count more reads of a layer may be claimed. */
 void st_readers_notify(st_core *core, uint32_t count);
+
+/* own_reads.c. Of count reads just published, those that the stepping thread submits itself: how many. */
+uint32_t st_own_reads_start(st_core *core, uint32_t layer_index, uint32_t count);
+/* Deal with those of them that are back, waiting for some until wait_ns have passed (0: not at all). 0: none is out. */
+int st_own_reads_reap(st_core *core, uint64_t wait_ns);
+/* Waits for the last of them. */
+void st_own_reads_close(st_core *core);
 
 /* Work is about to come: wake the readers that sleep. */
 void st_readers_wake(st_core *core);

@@ -8,6 +8,8 @@
 #include "lane.h"
 #include "remote.h"
 
+enum { LINE_BYTES = 64 };
+
 uint32_t st_claim(st_layer *layer, uint32_t limit, uint32_t *first) {
     for (;;) {
         st_position claimed = __atomic_load_n(&layer->claimed, __ATOMIC_ACQUIRE);
@@ -69,6 +71,14 @@ st_fault_report st_read_fault(const st_layer *layer, const st_job *job, int erro
                              .row_id = layer->wants[read->first_want].row_id,
                              .page_id = read->page_id,
                              .bytes = bytes};
+}
+
+void st_prefetch_read(const st_layer *layer, const st_job *job, const uint8_t *page) {
+    const st_layout *layout = &layer->sources[job->replica]->layout;
+    const uint8_t *record = st_page_record(layout, page, layer->wants[layer->reads[job->read].first_want].row_id);
+    __builtin_prefetch(page);
+    for (uint32_t at = 0; at < layout->record_bytes + LINE_BYTES; at += LINE_BYTES)
+        __builtin_prefetch(record + at);
 }
 
 int st_deliver_page(st_layer *layer, const st_job *job, const uint8_t *page, st_fault_report *why) {

@@ -26,6 +26,11 @@ void st_complete_from_host(st_layer *layer, uint32_t reads);
 /* Check every row that the job's read must deliver and put it in place: how many, or -EBADMSG and why. */
 int st_deliver_page(st_layer *layer, const st_job *job, const uint8_t *page, st_fault_report *why);
 
+enum { ST_PREFETCH_READS = 3 };
+/* Bring the header and the first wanted record of a job's page towards this core: checks and copies then wait for memory
+ * together, not one after the other. */
+void st_prefetch_read(const st_layer *layer, const st_job *job, const uint8_t *page);
+
 /* Reads of a layer are over; rows of them came from replica. */
 void st_complete(st_layer *layer, uint32_t replica, uint32_t reads, uint32_t rows);
 

@@ -17,7 +17,7 @@ static void write_stripes(const char *prefix, const st_layout *layout, const uin
     }
 }
 
-static void test_files_and_memory(const char *directory, st_backend backend, uint32_t stripe_count) {
+static void test_files_and_memory(const char *directory, st_backend backend, uint32_t stripe_count, int own_reads) {
     st_source *files[2], *memory[2], *emulated[2];
     char prefix[200];
     snprintf(prefix, sizeof prefix, "%s/region", directory);
@@ -40,6 +40,8 @@ static void test_files_and_memory(const char *directory, st_backend backend, uin
     st_core *core = open_core(files[0], files[1], 0, 0, 1, backend);
     int reason;
     CHECK(backend == ST_BACKEND_AUTO || st_core_backend(core, &reason) == backend);
+    int in_force = own_reads && st_core_backend(core, &reason) == ST_BACKEND_URING;
+    CHECK(st_core_set_own_reads(core, own_reads) == in_force);
     run_steps(core, 60, 0, 1);
     static const uint64_t sizes[] = {16, 1024, 5000, 100, 0, 40000, 300};
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -276,9 +278,10 @@ int main(int argc, char **argv) {
     test_late_reader();
     test_second_level(ST_BACKEND_POSIX);
     test_second_level(ST_BACKEND_AUTO);
-    test_files_and_memory(directory, ST_BACKEND_POSIX, 1);
-    test_files_and_memory(directory, ST_BACKEND_AUTO, 1);
-    test_files_and_memory(directory, ST_BACKEND_AUTO, 3);
+    test_files_and_memory(directory, ST_BACKEND_POSIX, 1, 0);
+    test_files_and_memory(directory, ST_BACKEND_POSIX, 1, 1);
+    test_files_and_memory(directory, ST_BACKEND_AUTO, 1, 0);
+    test_files_and_memory(directory, ST_BACKEND_AUTO, 3, 1);
     puts("test_core: ok");
     return 0;
 }
