@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
-
 from slacktier import __version__, metrics
 from slacktier.histogram import Histogram
-from slacktier.metrics import Metric, MetricKind
+from slacktier_binding.families import Families
 
 ENGINE: Final = "emulated"
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class Outcome(StrEnum):
@@ -53,44 +47,9 @@ class ServerMetrics:
             self.tpot.add((last_ns - first_ns) / 1e9 / (tokens - 1))
 
 
-class _Families:
-    """Families by metric; samples carry engine="emulated" first."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        self._histograms: dict[str, HistogramMetricFamily] = {}
-
-    def value(self, metric: Metric, value: float, *labels: object) -> None:
-        if metric.name not in self._values:
-            make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-            self._values[metric.name] = make(metric.name, metric.help, labels=metric.labels)
-        self._values[metric.name].add_metric([ENGINE, *map(str, labels)], value)
-
-    def histogram(self, metric: Metric, counts: Sequence[int], total: float, *labels: object) -> None:
-        if metric.name not in self._histograms:
-            self._histograms[metric.name] = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        cumulative, buckets = 0, []
-        for bound, count in zip([*map(str, metric.buckets), "+Inf"], counts, strict=True):
-            cumulative += count
-            buckets.append((bound, float(cumulative)))
-        self._histograms[metric.name].add_metric([ENGINE, *map(str, labels)], buckets, total)
-
-    def __iter__(self) -> Iterator[Family]:
-        yield from self._values.values()
-        yield from self._histograms.values()
-
-
-class _Snapshot(Collector):
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterable[Family]:
-        return self._families
-
-
 def exposition(server: ServerMetrics, engine: dict[str, Any] | None, *, model: str, waiting: int) -> bytes:
     """The metrics page; `engine` is its answer to the call `metrics`, None where it is gone or still starting."""
-    families = _Families()
+    families = Families(ENGINE)
     families.value(metrics.BUILD_INFO, 1, __version__)
     for outcome, number in server.outcomes.items():
         families.value(metrics.REQUESTS, number, outcome)
@@ -105,12 +64,10 @@ def exposition(server: ServerMetrics, engine: dict[str, Any] | None, *, model: s
     else:
         _engine_families(families, engine["status"], engine["metrics"], model)
         _core_families(families, engine["status"], engine["core"])
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(families))
-    return generate_latest(registry)
+    return families.page()
 
 
-def _engine_families(families: _Families, status: dict[str, Any], counted: dict[str, Any], model: str) -> None:
+def _engine_families(families: Families, status: dict[str, Any], counted: dict[str, Any], model: str) -> None:
     families.value(metrics.READY, int(status["ready"]))
     families.value(metrics.ENGINE_INFO, 1, model, status["profile"], status["rank"], status["tp"])
     families.value(metrics.IO_BACKEND_INFO, 1, status["backend"])
@@ -124,7 +81,7 @@ def _engine_families(families: _Families, status: dict[str, Any], counted: dict[
         _layer_families(families, layer, totals, status["rank"])
 
 
-def _core_families(families: _Families, status: dict[str, Any], totals: list[dict[str, int]]) -> None:
+def _core_families(families: Families, status: dict[str, Any], totals: list[dict[str, int]]) -> None:
     for layer, counted in zip(status["layers"], totals, strict=True):
         families.value(metrics.CACHE_EVICTIONS, counted["evictions"], layer["layer_id"])
         families.value(metrics.READ_RETRIES, counted["retries"], layer["layer_id"])
@@ -133,7 +90,7 @@ def _core_families(families: _Families, status: dict[str, Any], totals: list[dic
         families.value(metrics.FALLBACK, counted["fallback_rows"], layer["layer_id"])
 
 
-def _layer_families(families: _Families, layer: dict[str, Any], totals: dict[str, Any], rank: int) -> None:
+def _layer_families(families: Families, layer: dict[str, Any], totals: dict[str, Any], rank: int) -> None:
     layer_id = layer["layer_id"]
     for phase, tier, histogram in totals["reads"]:
         metric = metrics.READ_SECONDS if phase == "decode" else metrics.PREFILL_READ_SECONDS
