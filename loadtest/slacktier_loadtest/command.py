@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from slacktier.errors import ConfigError, SlackTierError
+from slacktier_cli.interruption import interrupted_by_sigterm
 from slacktier_loadtest.faults import Limits
 from slacktier_loadtest.handle import GeneratorOptions, check_locust, worker_command
 from slacktier_loadtest.overrides import Overrides, apply_overrides, parse_percent, parse_range
@@ -35,6 +36,7 @@ Users = Annotated[int | None, typer.Option(min=1, help="Closed loop: users at on
 Rate = Annotated[float | None, typer.Option(min=0.001, help="Open loop: sessions per second.")]
 Sessions = Annotated[int | None, typer.Option(min=1, help="Sessions of a block.")]
 Turns = Annotated[int | None, typer.Option(min=1, help="Turns of a session at most.")]
+PromptTokens = Annotated[str, typer.Option(help="Lengths of a prefill scenario's prompts, such as 4096,16384.")]
 OutputTokens = Annotated[int | None, typer.Option(min=1, help="An answer is cut to so many tokens.")]
 Pause = Annotated[str, typer.Option(help="Seconds before each further turn, as tools take them: 1-6 or 2.")]
 Out = Annotated[Path, typer.Option(help="Directory of the report, logs and emulated tables.")]
@@ -69,7 +71,8 @@ def compare(
         str, typer.Option(help="Exit with 1 if an arm's mean TPOT exceeds the baseline's by more, such as 1.4%.")
     ] = "",
     trace: Trace = None, users: Users = None, rate: Rate = None, sessions: Sessions = None, turns: Turns = None,
-    output_tokens: OutputTokens = None, pause: Pause = "", out: Out = Path("build/loadtest"), seed: Seed = 1,
+    prompt_tokens: PromptTokens = "", output_tokens: OutputTokens = None, pause: Pause = "",
+    out: Out = Path("build/loadtest"), seed: Seed = 1,
     api: Api = "completions", model: Model = "", timeout_s: Timeout = 120.0, ignore_eos: IgnoreEos = True,
     equal_answers: EqualAnswers = None, slo_ttft_ms: SloTtft = None, slo_tpot_ms: SloTpot = None,
     slo_e2e_ms: SloE2e = None, max_lag_ms: MaxLag = 5.0, max_cpu: MaxCpu = 0.7, workers: Workers = 0,
@@ -93,8 +96,9 @@ def compare(
     """
     overrides = Overrides(
         engine=engine, targets=tuple(target or ()), arms=arms, devices=devices, blocks=blocks, baseline=baseline,
-        users=users, rate=rate, sessions=sessions, turns=turns, output_tokens=output_tokens, pause=parse_range(pause),
-        slo_ttft_ms=slo_ttft_ms, slo_tpot_ms=slo_tpot_ms, slo_e2e_ms=slo_e2e_ms,
+        users=users, rate=rate, sessions=sessions, turns=turns, prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens, pause=parse_range(pause), slo_ttft_ms=slo_ttft_ms, slo_tpot_ms=slo_tpot_ms,
+        slo_e2e_ms=slo_e2e_ms,
     )  # fmt: skip
     limits = (max_lag_ms, max_cpu, parse_percent(max_tpot_overhead), equal_answers)
     _run(
@@ -109,7 +113,7 @@ def run_one(
     target: Annotated[str, typer.Option(help="URL of a running server.")] = "",
     arm: Annotated[str, typer.Option(help="Placement of the emulated engine.")] = "dram",
     devices: Devices = "", trace: Trace = None, users: Users = None, rate: Rate = None, sessions: Sessions = None,
-    turns: Turns = None, output_tokens: OutputTokens = None, pause: Pause = "",
+    turns: Turns = None, prompt_tokens: PromptTokens = "", output_tokens: OutputTokens = None, pause: Pause = "",
     out: Out = Path("build/loadtest"), seed: Seed = 1, api: Api = "completions", model: Model = "",
     timeout_s: Timeout = 120.0, ignore_eos: IgnoreEos = True, slo_ttft_ms: SloTtft = None,
     slo_tpot_ms: SloTpot = None, slo_e2e_ms: SloE2e = None, max_lag_ms: MaxLag = 5.0, max_cpu: MaxCpu = 0.7,
@@ -127,8 +131,8 @@ def run_one(
     overrides = Overrides(
         engine=engine or ("" if target else "emulated"), targets=(target,) if target else (),
         arms="" if target else arm, devices=devices, blocks=1, baseline="", users=users, rate=rate, sessions=sessions,
-        turns=turns, output_tokens=output_tokens, pause=parse_range(pause), slo_ttft_ms=slo_ttft_ms,
-        slo_tpot_ms=slo_tpot_ms, slo_e2e_ms=slo_e2e_ms, is_single=True,
+        turns=turns, prompt_tokens=prompt_tokens, output_tokens=output_tokens, pause=parse_range(pause),
+        slo_ttft_ms=slo_ttft_ms, slo_tpot_ms=slo_tpot_ms, slo_e2e_ms=slo_e2e_ms, is_single=True,
     )  # fmt: skip
     _run(
         scenario, overrides, (max_lag_ms, max_cpu, None, None), trace=trace, out=out, seed=seed, api=api, model=model,
@@ -205,7 +209,8 @@ def _run(
         ),
         **rest,
     )  # fmt: skip
-    outcome = run(options, Console(stderr=True))
+    with interrupted_by_sigterm():
+        outcome = run(options, Console(stderr=True))
     if not outcome.blocks:
         raise SlackTierError(outcome.broken or "no block was run")
     report = document(options, outcome)

@@ -23,9 +23,10 @@ from slacktier_loadtest.figures import BlockResult, PhaseResult
 from slacktier_loadtest.forecast import predicted_slowdowns
 from slacktier_loadtest.handle import Generator, GeneratorOptions, running_generator
 from slacktier_loadtest.live import Live, live
+from slacktier_loadtest.running_target import RunningTarget, model_of
 from slacktier_loadtest.scenario import Scenario, TargetSpec
 from slacktier_loadtest.script import BlockScript, RequestShape, marker_ids, message_json
-from slacktier_loadtest.servers import EmulatedServers, RunningTarget, Server, model_of
+from slacktier_loadtest.servers import EmulatedServers, Server
 from slacktier_loadtest.workload import Phase, Prepared, prepare
 
 _GIVE_UP_SHARE: Final = 0.5  # of a block's requests: a server that fails so many is not asked again

@@ -25,6 +25,7 @@ class Overrides:
     rate: float | None
     sessions: int | None
     turns: int | None
+    prompt_tokens: str
     output_tokens: int | None
     pause: tuple[float, float] | None
     slo_ttft_ms: float | None
@@ -45,6 +46,7 @@ def apply_overrides(scenario: Scenario, overrides: Overrides) -> tuple[Scenario,
     given = tuple(parse_target(text) for text in overrides.targets)
     changed = scenario.model_dump()
     _change_load(changed, overrides)
+    _change_prompts(changed, overrides)
     for part, field, value in (
         ("workload", "sessions", overrides.sessions), ("workload", "turns_max", overrides.turns),
         ("workload", "output_tokens", overrides.output_tokens), ("slo", "ttft_ms", overrides.slo_ttft_ms),
@@ -64,6 +66,20 @@ def _change_load(changed: dict[str, Any], overrides: Overrides) -> None:
         raise ConfigError("--users and --rate: expected one of them (closed or open loop)")
     if overrides.users is not None or overrides.rate is not None:
         changed["load"] = {"users": overrides.users, "rate_per_s": overrides.rate}
+
+
+def _change_prompts(changed: dict[str, Any], overrides: Overrides) -> None:
+    if not overrides.prompt_tokens:
+        return
+    if changed["prefill"] is None:
+        raise ConfigError("--prompt-tokens: the scenario has no prompts of fixed lengths", hint="--scenario prefill")
+    try:
+        lengths = tuple(int(text) for text in overrides.prompt_tokens.split(","))
+    except ValueError as exc:
+        raise ConfigError(f"--prompt-tokens {overrides.prompt_tokens!r}: expected lengths such as 4096,16384") from exc
+    if min(lengths) < 1:
+        raise ConfigError(f"--prompt-tokens {overrides.prompt_tokens!r}: expected lengths of at least 1")
+    changed["prefill"]["prompt_tokens"] = lengths
 
 
 def _with_servers(

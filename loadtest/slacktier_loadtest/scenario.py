@@ -94,6 +94,7 @@ class Switch(ScenarioModel):
     """One step that puts a placement in force before a block: an HTTP call or a file.
 
     url   absolute, or a path on the arm's own server; token_file holds a bearer token
+    is_binding  url is a binding of tierd's: wait until its instance reads by it
     file  written as JSON, in one rename; a plugin that watches it takes it up
     """
 
@@ -101,6 +102,7 @@ class Switch(ScenarioModel):
     method: Literal["POST", "PUT", "PATCH", "GET"] = "POST"
     body: dict[str, Any] | None = None
     token_file: Path | None = None
+    is_binding: bool = False
     file: Path | None = None
     content: dict[str, Any] | None = None
 
@@ -110,6 +112,8 @@ class Switch(ScenarioModel):
             raise ValueError("name either url or file")
         if self.file is not None and self.content is None:
             raise ValueError("file needs its content")
+        if self.is_binding and "/v1/bindings/" not in self.url:
+            raise ValueError("is_binding: expected the url http://HEAD:PORT/v1/bindings/INSTANCE")
         return self
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from slacktier.errors import ConfigError
+from slacktier_loadtest.running_target import model_of
 from slacktier_loadtest.scenario import Load, load_scenario
 from slacktier_loadtest.script import BlockScript, RequestShape, marker_ids
-from slacktier_loadtest.servers import model_of
 from slacktier_loadtest.workload import prepare
 
 _TIMEOUT_S = 120.0

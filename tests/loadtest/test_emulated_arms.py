@@ -7,10 +7,12 @@ blocks each; an arm may be as slow as the next one within the interval that the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +96,33 @@ def test_prefill_scenario_tells_ttft_by_length_and_number(tmp_path: Path) -> Non
                             "512 tokens, 3 at a time"]  # fmt: skip
     assert report["arms"][0]["completed"] == 2 * (1 + 3) * 2
     assert all(phase["ttft_ms"]["p50"] > 0 for phase in phases.values())
+
+
+def processes_with(marker: str) -> list[int]:
+    """Those whose command line has it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and marker.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_run_that_is_terminated_takes_its_servers_along(tmp_path: Path) -> None:
+    out, scenario = tmp_path / "out", tmp_path / "small.yaml"
+    scenario.write_text("title: small\nemulated: {size: 64M}\nworkload: {sessions: 64, output_tokens: 64}\n")
+    command = [sys.executable, "-c", "from slacktier_cli.main import main; main()", "loadtest", "run"]
+    options = ["--engine", "emulated", "--arm", "dram", "--scenario", str(scenario), "--out", str(out)]
+    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as run:
+        try:
+            end_s = time.monotonic() + 60
+            while not (out / "generator.log").exists():  # the servers are ready by then
+                assert time.monotonic() < end_s, "no server was started"
+                time.sleep(0.1)
+            assert len(processes_with(str(out))) > 1
+            run.terminate()
+            assert run.wait(40) != 0
+        finally:
+            run.kill()
+    assert processes_with(str(out)) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from processes import Instance, Streams, Tierd, kill, make_checkpoint, wait_until
+from tierd_processes import Instance, Streams, Tierd, kill, make_checkpoint, wait_until
 
 from slacktier.page import State
 from slacktier.region import open_region

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from processes import Instance, Process, Streams, Tierd, make_checkpoint, wait_until
+from tierd_processes import Instance, Process, Streams, Tierd, make_checkpoint, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 TABLES: Final = {1: "t1", 14: "t14"}

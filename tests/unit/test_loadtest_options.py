@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from slacktier.errors import ConfigError
@@ -16,13 +17,13 @@ from slacktier_loadtest.arms import parse_target, placements, with_targets
 from slacktier_loadtest.client import Target
 from slacktier_loadtest.compare import shuffled
 from slacktier_loadtest.overrides import Overrides, apply_overrides, parse_percent, parse_range
-from slacktier_loadtest.scenario import Scenario, TargetSpec, load_scenario, parse_scenario, scenario_names
-from slacktier_loadtest.servers import split_url, write_whole
+from slacktier_loadtest.running_target import split_url, write_whole
+from slacktier_loadtest.scenario import Scenario, Switch, TargetSpec, load_scenario, parse_scenario, scenario_names
 
 NOTHING: dict[str, Any] = {
     "engine": "", "targets": (), "arms": "", "devices": "", "blocks": None, "baseline": "", "users": None,
-    "rate": None, "sessions": None, "turns": None, "output_tokens": None, "pause": None, "slo_ttft_ms": None,
-    "slo_tpot_ms": None, "slo_e2e_ms": None,
+    "rate": None, "sessions": None, "turns": None, "prompt_tokens": "", "output_tokens": None, "pause": None,
+    "slo_ttft_ms": None, "slo_tpot_ms": None, "slo_e2e_ms": None,
 }  # fmt: skip
 
 
@@ -51,6 +52,24 @@ def test_scenario_of_servers_says_what_each_is_started_with() -> None:
     assert "--hicache-size" in reuse.targets[2].flags
     with pytest.raises(ConfigError, match="cannot stand in"):
         overridden(reuse, engine="emulated")
+
+
+def test_prompt_lengths_can_be_given_where_a_scenario_has_some() -> None:
+    scenario, _ = overridden(load_scenario("prefill"), engine="emulated", prompt_tokens="64,512")
+    assert scenario.prefill is not None
+    assert scenario.prefill.prompt_tokens == (64, 512)
+    with pytest.raises(ConfigError, match="no prompts of fixed lengths"):
+        overridden(load_scenario("agent"), engine="emulated", prompt_tokens="64")
+    for wrong in ("64,x", "0", ","):
+        with pytest.raises(ConfigError, match="expected lengths"):
+            overridden(load_scenario("prefill"), engine="emulated", prompt_tokens=wrong)
+
+
+def test_only_a_binding_of_tierds_is_waited_for() -> None:
+    switch = {"url": "http://head:8080/v1/bindings/pod-0", "method": "PUT", "body": {}, "is_binding": True}
+    assert Switch.model_validate(switch).is_binding
+    with pytest.raises(ValidationError, match="v1/bindings/INSTANCE"):
+        Switch.model_validate({**switch, "url": "http://head:8080/v1/pools/disk"})
 
 
 def test_paper_devices_replace_the_disk_and_nothing_else() -> None:

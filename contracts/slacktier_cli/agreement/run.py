@@ -20,6 +20,7 @@ from slacktier_cli.demo.sessions import ReplayLimits, Workload
 from slacktier_cli.demo.tables import StagedTable, TableStore
 from slacktier_cli.demo.traffic import run_traffic
 from slacktier_cli.demo.workloads import load_workload
+from slacktier_cli.interruption import interrupted_by_sigterm
 from slacktier_cli.progress import byte_progress
 from slacktier_cli.replay.client import CompletionClient
 from slacktier_rowids.models import load_hasher
@@ -90,7 +91,8 @@ def run(settings: Settings, prepared: Prepared, told: Callable[[str, float], Non
         prepared.tables, store.config_path, settings.tp, _PROFILE, settings.out / "server.log",
         settings.out / "lookups.npz", max(settings.sessions),
     )  # fmt: skip
-    with running_server(options) as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with interrupted_by_sigterm(), running_server(options) as server, loop as runner:
         client = CompletionClient(server.endpoint)
         bench = _Bench(settings, prepared, client, ServerControl(server, client), told)
         return runner.run(bench.all(lookups))

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +13,7 @@ from rich.console import Console
 from slacktier.errors import ConfigError
 from slacktier_cli.demo.arms import DEFAULT_ARMS, parse_arms
 from slacktier_cli.demo.settings import DemoSettings
+from slacktier_cli.interruption import interrupted_by_sigterm
 from slacktier_cli.sizes import parse_size
 
 
@@ -89,7 +87,7 @@ def command(
         from slacktier_cli.demo.driver import run_demo
     except ImportError as exc:
         raise ConfigError(f"{exc.name} is not installed", hint="pip install 'slacktier[emulated]'") from exc
-    with _interrupted_by_sigterm():
+    with interrupted_by_sigterm():
         report = run_demo(settings, Console(stderr=True))
     if as_json:
         print(json.dumps(report, allow_nan=False))
@@ -97,16 +95,6 @@ def command(
         _show(report, out)
     if report["faults"]:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM acts as Ctrl-C does, so that it, too, takes the server along."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _show(report: dict[str, object], out: Path) -> None:
