@@ -106,9 +106,9 @@ class Fleet:
         return self.folder / f"server-{self._count}.log"
 
     def stock(
-        self, release: str, family: str, shape: Shape = USUAL, *, ready: bool = True
+        self, release: str, family: str, shape: Shape = USUAL, *, ready: bool = True, flags: tuple[str, ...] = ()
     ) -> AbstractContextManager[Server]:
-        spec = ServerSpec(release, family, self.checkpoints[family], shape)
+        spec = ServerSpec(release, family, self.checkpoints[family], shape, flags=flags)
         return serving(spec, self.log(), ready=ready)
 
     def tiered(
@@ -116,9 +116,9 @@ class Fleet:
         settings: dict[str, Any] | None = None, variables: dict[str, str] | None = None, token: Path | None = None,
         flags: tuple[str, ...] = (),
     ) -> AbstractContextManager[Server]:  # fmt: skip
-        """A server whose plugin has these tables; server.control_port is its readiness endpoint's."""
+        """A server whose plugin has these tables, or none where tierd tells; control_port: its readiness endpoint's."""
         listen = {"host": "127.0.0.1", "port": free_port(), **({"token_file": str(token)} if token else {})}
-        config = {"tables": tables, "listen": listen, **(settings or {})}
+        config = {**({"tables": tables} if tables else {}), "listen": listen, **(settings or {})}
         spec = ServerSpec(
             release, family, self.checkpoints[family], shape, (self.plugin.site, FAULTS),
             {"SLACKTIER_CONFIG": json.dumps(config), **(variables or {})}, flags,

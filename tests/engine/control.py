@@ -24,10 +24,16 @@ def counted(server: Server, metric: Any, rank: int = 0) -> float:
     )
 
 
-def bind(server: Server, binding: dict[str, Any]) -> None:
+def bind(server: Server, binding: dict[str, Any], rank: int = 0) -> None:
     request = urllib.request.Request(
-        f"http://127.0.0.1:{server.control_port}/binding", json.dumps(binding).encode(), method="PUT",
+        f"http://127.0.0.1:{server.control_port + rank}/binding", json.dumps(binding).encode(), method="PUT",
         headers={"Authorization": f"Bearer {TOKEN}"},
     )  # fmt: skip
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
+
+
+def sources_of(server: Server, rank: int = 0) -> dict[int, str]:
+    """Layer -> what this rank reads it from first."""
+    _, status = server.control("/status", rank)
+    return {layer["layer"]: layer["sources"][0] for layer in json.loads(status)["layers"]}
