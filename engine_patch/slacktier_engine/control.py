@@ -2,7 +2,8 @@
 """Changes at run time: sources, cache sizes, checker rate, lossy skipping. All of a binding is applied, or none of it.
 
 Each rank applies a binding for itself, between two steps; which source a row comes from never changes its bytes, so
-ranks need not change in the same step.
+ranks need not change in the same step. With lossy skipping neither: a row is skipped or not by its one owner, and all
+ranks get the same sum.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any, Final
 from servers import Server
 
 NEW_TOKENS: Final = 8
+PROMPT_MAX: Final = 40
 WORDS: Final = ["table", "row", "page", "cache", "layer", "window", "token", "rank", "step", "slot", "tier", "read"]
 ROUNDING: Final = 0.1  # of a logprob, between batches of other shapes
 FIRST_ID, END_ID = 3, 250  # below any special or unused id of either model
@@ -35,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Size:
-    """How many requests of each kind."""
+    """How many requests of each kind, how many tokens each asks for, and how long prompts of ids may be."""
 
     single: int = 60
     conversations: int = 10
@@ -43,6 +44,8 @@ class Size:
     batches: int = 10
     batch: int = 8
     streamed: int = 24
+    new_tokens: int = NEW_TOKENS
+    prompt_max: int = PROMPT_MAX
 
     @property
     def requests(self) -> int:
@@ -50,12 +53,14 @@ class Size:
 
 
 WHOLE: Final = Size()
+# As many, of two steps or three chunks each: where a model's kernels are interpreted, by two ranks on as many cores.
+WHOLE_SHORT: Final = Size(new_tokens=2, prompt_max=20)
 assert WHOLE.requests > 200
 SOME: Final = Size(single=24, conversations=2, turns=3, batches=2, batch=4, streamed=4)
 FEW: Final = Size(single=6, conversations=1, turns=2, batches=1, batch=4, streamed=2)
 
 
-def prompts(count: int, seed: int, least: int = 3, most: int = 40) -> list[list[int]]:
+def prompts(count: int, seed: int, least: int = 3, most: int = PROMPT_MAX) -> list[list[int]]:
     draw = random.Random(seed)
     return [draw.choices(range(FIRST_ID, END_ID), k=draw.randint(least, most)) for _ in range(count)]
 
@@ -75,15 +80,15 @@ def ask(server: Server, prompt: list[int], new_tokens: int = NEW_TOKENS) -> Answ
     return answer(json.loads(server.post("/generate", {**body(new_tokens), "input_ids": prompt})))
 
 
-def ask_batch(server: Server, texts: list[str]) -> list[Answer]:
-    return [answer(found) for found in json.loads(server.post("/generate", {**body(), "text": texts}))]
+def ask_batch(server: Server, texts: list[str], new_tokens: int = NEW_TOKENS) -> list[Answer]:
+    return [answer(found) for found in json.loads(server.post("/generate", {**body(new_tokens), "text": texts}))]
 
 
-def ask_streamed(server: Server, prompt: list[int]) -> Answer:
+def ask_streamed(server: Server, prompt: list[int], new_tokens: int = NEW_TOKENS) -> Answer:
     """The last chunk of a stream holds all of it; each earlier one has to be a beginning of it."""
     request = urllib.request.Request(
         server.url + "/generate",
-        json.dumps({**body(), "input_ids": prompt, "stream": True}).encode(),
+        json.dumps({**body(new_tokens), "input_ids": prompt, "stream": True}).encode(),
         {"content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=300) as stream:
@@ -96,12 +101,12 @@ def ask_streamed(server: Server, prompt: list[int]) -> Answer:
     return last
 
 
-def _conversation(server: Server, turns: int, seed: int) -> Iterator[Answer]:
+def _conversation(server: Server, size: Size, seed: int) -> Iterator[Answer]:
     """Each turn asks with all that was said before, so that all but the new tokens lie in the prefix tree, if any."""
     said: list[int] = []
-    for turn, more in enumerate(prompts(turns, seed, least=6, most=12)):
+    for turn, more in enumerate(prompts(size.turns, seed, least=6, most=12)):
         said += more
-        found = ask(server, said)
+        found = ask(server, said, size.new_tokens)
         if server.spec.shape.keeps_prefixes:
             assert turn == 0 or found.cached > 0, "a turn of a conversation found no prefix"
         said += found.tokens
@@ -123,14 +128,17 @@ def _texts(count: int, seed: int) -> list[str]:
 def converse(server: Server, size: Size) -> dict[str, list[Answer]]:
     """All requests, one after the other; kind -> answers in order."""
     server.post("/flush_cache", {})
+    tokens, most = size.new_tokens, size.prompt_max
     return {
-        "single": [ask(server, prompt) for prompt in prompts(size.single, seed=1)],
-        "prefix": [
-            found for seed in range(size.conversations) for found in _conversation(server, size.turns, 100 + seed)
+        "single": [ask(server, prompt, tokens) for prompt in prompts(size.single, seed=1, most=most)],
+        "prefix": [found for seed in range(size.conversations) for found in _conversation(server, size, 100 + seed)],
+        "batched": [
+            found for seed in range(size.batches) for found in ask_batch(server, _texts(size.batch, seed), tokens)
         ],
-        "batched": [found for seed in range(size.batches) for found in ask_batch(server, _texts(size.batch, seed))],
-        "streamed": [ask_streamed(server, prompt) for prompt in prompts(size.streamed, seed=2)],
-    }
+        "streamed": [
+            ask_streamed(server, prompt, tokens) for prompt in prompts(size.streamed, seed=2, most=most)
+        ],
+    }  # fmt: skip
 
 
 def of_each(servers: list[Server], work: Callable[[Server], Any]) -> list[Any]:
