@@ -46,7 +46,7 @@ def test_master_and_two_workers_send_each_request_once_and_measure_all(tmp_path:
             [
                 "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", PORT, "--headless", "--json",
                 "--expect-workers", str(WORKERS), "--users", str(USERS), "--spawn-rate", str(USERS),
-                "--run-time", "6s", "--host", url, "--scenario", str(scenario),
+                "--host", url, "--scenario", str(scenario),
             ],
             tmp_path / "master.log",
         )  # fmt: skip

@@ -72,6 +72,10 @@ class Desk:
         self._all_through.clear()
         self._began = time.perf_counter()
 
+    def wait_through(self) -> None:
+        """Until every user that begin() told of has finished."""
+        self._all_through.wait()
+
     def end(self, processes: int) -> dict[str, Any]:
         """After the last user: how busy the generators were, and all records."""
         seconds = time.perf_counter() - self._began

@@ -5,15 +5,17 @@
     locust -f .../locustfile.py --host http://server:8000 --users 16 --scenario chat --headless
 
 In the second form Locust's own statistics show TTFT, TPOT and E2E; without --host of a server nothing is started.
+Headless, it ends when all sessions are through.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import gevent
 from locust import events
 from locust.env import Environment
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import MasterRunner, Runner, WorkerRunner
 
 from slacktier_loadtest.generator.desk import Desk
 from slacktier_loadtest.generator.seat import Seat
@@ -53,3 +55,10 @@ def _begin(environment: Environment, desk: Desk) -> None:
     desk.begin(
         standalone_script(environment.host, options.scenario, options.trace, options.seed, users), lambda _: None
     )
+    if options.headless:
+        gevent.spawn(_end_when_through, desk, runner)
+
+
+def _end_when_through(desk: Desk, runner: Runner) -> None:
+    desk.wait_through()
+    runner.quit()
