@@ -185,6 +185,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     ),
     "st_crc32c": (c_uint32, [c_uint32, c_void_p, ctypes.c_size_t]),
     "st_pages_encode": (c_int, [POINTER(CLayout), c_uint64, c_uint64, c_void_p, c_void_p, c_void_p]),
+    "st_records_encode": (c_int, [POINTER(CLayout), c_void_p, c_uint64, c_void_p, c_void_p]),
     "st_pages_verify": (
         c_int,
         [POINTER(CLayout), c_uint64, c_uint64, c_void_p, POINTER(c_int), POINTER(c_uint64), POINTER(c_uint64)],
@@ -241,6 +242,10 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_core_set_sources": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_uint32, c_int]),
     "st_core_set_own_reads": (c_int, [c_void_p, c_int]),
     "st_core_set_dedup": (c_int, [c_void_p, c_int]),
+    "st_core_seed": (
+        c_int,
+        [c_void_p, c_uint32, POINTER(CLayout), c_void_p, c_void_p, c_uint64, POINTER(c_uint64), POINTER(c_uint32)],
+    ),
     "st_core_drop_cache": (c_int, [c_void_p, c_uint32]),
     "st_step_path_open": (c_int, [c_void_p, POINTER(CStepLayer), POINTER(CStepSettings), POINTER(c_void_p)]),
     "st_step_path_close": (None, [c_void_p]),

@@ -28,7 +28,7 @@ from slacktier.errors import (
 )
 from slacktier.page import Superblock, same_rows
 from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
-from slacktier_native.pages import FAULTS
+from slacktier_native.pages import FAULTS, Bytes, PageCodec
 from slacktier_native.rdma import READ_ERRORS, RdmaSpec
 from slacktier_native.row_link import RowsSpec
 from slacktier_native.sources import AnySource, MemorySpec, PatternSource, RemoteSpec, SourcePool, SourceSpec, set_delay
@@ -356,6 +356,29 @@ class LookupCore:
         rc = library().st_core_drop_cache(self._require(), layer_index)
         if rc < 0:
             raise ConfigError(f"drop cache of layer {self.layer_ids[layer_index]}: {os.strerror(-rc)}")
+
+    def seed(self, layer_index: int, sent: Superblock, row_ids: npt.NDArray[np.uint32], records: Bytes) -> int:
+        """Fill a layer's cache between steps with rows that another instance has sent; how many it has then.
+
+        sent     superblock of the region that the records are of; row_ids [N]; records [N, record_bytes] uint8
+        raises   ContractError, and nothing is kept, if a record is not the row of that id or the region another table's
+        """
+        layer_id, codec = self.layer_ids[layer_index], PageCodec(sent)
+        if not same_rows(sent, self._superblocks[layer_index]):
+            raise ContractError(f"seed of layer {layer_id}: of table {sent.table_uuid}, which is not the one served")
+        ids, raw = np.ascontiguousarray(row_ids, np.uint32), np.ascontiguousarray(records, np.uint8)
+        if raw.size != ids.size * sent.record_bytes:
+            raise ContractError(f"seed of layer {layer_id}: {raw.size} bytes for {ids.size} rows")
+        kept, bad_row = ctypes.c_uint64(), ctypes.c_uint32()
+        rc = library().st_core_seed(
+            self._require(), layer_index, ctypes.byref(codec.layout), ids.ctypes.data, raw.ctypes.data, ids.size,
+            ctypes.byref(kept), ctypes.byref(bad_row),
+        )  # fmt: skip
+        if rc in (-errno.EBADMSG, -errno.ERANGE):
+            raise ContractError(f"seed of layer {layer_id}: row {bad_row.value} is not what it says, or damaged")
+        if rc < 0:
+            raise ConfigError(f"seed of layer {layer_id}: {os.strerror(-rc)}")
+        return kept.value
 
     def set_sources(self, layer_index: int, specs: Sequence[AnySource]) -> None:
         """Read a layer from other replicas from the next step on; the cache is kept if the rows are the same."""

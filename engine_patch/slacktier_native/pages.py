@@ -71,6 +71,18 @@ class PageCodec:
         if rc != 0:
             raise ConfigError(f"pages {page_first} to {page_first + page_count}: past the table's {sb.page_count}")
 
+    def encode_records(self, row_ids: npt.NDArray[np.uint32], rows: Bytes) -> Bytes:
+        """Records [N, record_bytes] of rows [N, row_bytes] uint8, contiguous, whose ids are row_ids [N]."""
+        sb, ids = self.superblock, np.ascontiguousarray(row_ids, np.uint32)
+        records = np.empty((ids.size, sb.record_bytes), np.uint8)
+        rc = library().st_records_encode(
+            ctypes.byref(self._layout), ids.ctypes.data, ids.size, _address(rows, ids.size * sb.row_bytes, "rows"),
+            records.ctypes.data,
+        )  # fmt: skip
+        if rc != 0:
+            raise ConfigError(f"layer {sb.layer_id}: row id {ids.max()}, expected 0 to {sb.row_count - 1}")
+        return records
+
     def verify(self, page_first: int, page_count: int, pages: Bytes) -> None:
         """Check every bit of the pages; raises ContractError naming the first bad page and row."""
         fault, page_id, row_id = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_uint64()

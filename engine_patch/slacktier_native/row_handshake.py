@@ -29,6 +29,7 @@ from slacktier.page import PAGE_BYTES, Superblock, decode_superblock, encode_sup
 from slacktier.tiers import Tier
 
 MAGIC: Final = b"SLKROWS1"
+SEED_MAGIC: Final = b"SLKSEED1"  # a prefill instance's seed server: the same opening, then slacktier_seeding/wire.py
 RDMA_MAGIC: Final = b"SLKRDMA1"  # a memory node's control connection: the same opening, then rdma_exchange.py
 NONCE_BYTES: Final = 32
 MAC_BYTES: Final = 32
@@ -104,7 +105,11 @@ def connect(
     return connect_session(sock, token, table, layer_id, target, MAGIC, timeout_s=timeout_s)[0]
 
 
-_SERVERS: Final = {MAGIC: ("row server", Tier.TCP), RDMA_MAGIC: ("memory node", Tier.RDMA)}
+_SERVERS: Final = {
+    MAGIC: ("row server", Tier.TCP),
+    RDMA_MAGIC: ("memory node", Tier.RDMA),
+    SEED_MAGIC: ("seed server", Tier.TCP),
+}
 
 
 def connect_session(

@@ -155,6 +155,13 @@ int st_core_set_own_reads(st_core *core, int on);
 /* Between steps: 0 reads a row that is missing once for each time that a step asks for it, instead of once. For the
  * benchmark that says what this is worth. */
 int st_core_set_dedup(st_core *core, int dedup);
+/* Between steps: put rows into the cache that another instance has sent, as records of layout: the same rows, perhaps of
+ * another epoch. Every record is checked before any is kept: -EBADMSG with *bad_row if one is not the row that it should
+ * be, -ERANGE if an id is outside the table. Rows of other ranks, and rows whose set is full of others of the same call, are
+ * passed over; what does not fit the cache goes to the second level, where there is one. *kept counts the rows that the
+ * layer has afterwards. */
+int st_core_seed(st_core *core, uint32_t layer, const st_layout *layout, const uint32_t *row_ids,
+                 const uint8_t *records, uint64_t count, uint64_t *kept, uint32_t *bad_row);
 /* Between steps: forget all rows (new weights). */
 int st_core_drop_cache(st_core *core, uint32_t layer);
 

@@ -97,6 +97,11 @@ st_fault st_page_verify(const st_layout *layout, const uint8_t *page, uint64_t p
 int st_pages_encode(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *weights,
                     const uint8_t *scales, uint8_t *out);
 
+/* Records of rows of any ids, row_bytes each and packed, into records (count * record_bytes). 0, or -ERANGE for an id
+ * outside the table. */
+int st_records_encode(const st_layout *layout, const uint32_t *row_ids, uint64_t count, const uint8_t *rows,
+                      uint8_t *records);
+
 /* Verify page_count pages. Returns 0 or -EBADMSG with *fault, *page_id and *row_id of the first bad one. */
 int st_pages_verify(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *pages, int *fault,
                     uint64_t *page_id, uint64_t *row_id);

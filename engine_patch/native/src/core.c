@@ -112,14 +112,9 @@ static void layer_free(st_core *core, st_layer *layer) {
     pthread_mutex_destroy(&layer->fault_lock);
 }
 
-static int same_geometry(const st_layout *a, const st_layout *b) {
-    return a->row_count == b->row_count && a->payload_bytes == b->payload_bytes && a->scale_bytes == b->scale_bytes &&
-           a->layer_id == b->layer_id;
-}
-
 /* A remote can be asked for the rows of any one page at once. */
 static int source_valid(const st_source *source, const st_layout *layout) {
-    return source && same_geometry(&source->layout, layout) &&
+    return source && st_same_geometry(&source->layout, layout) &&
            (source->kind != ST_SOURCE_REMOTE || st_link_rows_max(source->link) >= layout->rows_per_page);
 }
 
@@ -329,12 +324,6 @@ typedef struct block {
     uint32_t at[BLOCK], row_ids[BLOCK], sets[BLOCK];
 } block;
 
-static int owned(const st_core *core, uint32_t row_id) {
-    if ((core->tp & (core->tp - 1)) == 0) /* a division per lookup is felt */
-        return (row_id & (core->tp - 1)) == core->rank;
-    return row_id % core->tp == core->rank;
-}
-
 /* Fill a block from lookups [*next, count) and start fetching its directory lines. 1 if an id was beyond the table: it
  * counts as nobody's. */
 static int block_fill(const st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count, uint64_t *next,
@@ -349,7 +338,7 @@ static int block_fill(const st_core *core, st_layer *layer, const int64_t *row_i
         out->at[filled] = (uint32_t)i;
         out->row_ids[filled] = (uint32_t)row_id;
         bad |= row_id + 1 > row_count;
-        filled += row_id < row_count && owned(core, (uint32_t)row_id);
+        filled += row_id < row_count && st_owned(core, (uint32_t)row_id);
     }
     *next = i;
     out->count = filled;
@@ -720,14 +709,14 @@ int st_step_end(st_core *core) {
 
 /* ---- between steps ---- */
 
-static int busy(st_core *core) {
+int st_core_busy(st_core *core) {
     return core->in_step || draining(core);
 }
 
 int st_core_set_cache_rows(st_core *core, uint32_t index, uint64_t cache_rows) {
     if (index >= core->layer_count)
         return -EINVAL;
-    if (busy(core))
+    if (st_core_busy(core))
         return -EBUSY;
     st_layer *layer = &core->layers[index];
     if (cache_rows == layer->cache_rows)
@@ -785,7 +774,7 @@ static void host_move(st_core *core, const st_layer *from, st_layer *to) {
 int st_core_set_host_rows(st_core *core, uint32_t index, uint64_t host_rows) {
     if (index >= core->layer_count)
         return -EINVAL;
-    if (busy(core))
+    if (st_core_busy(core))
         return -EBUSY;
     st_layer *layer = &core->layers[index];
     st_layer fresh = {.layout = layer->layout, .host_rows = host_rows};
@@ -815,7 +804,7 @@ int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t
     st_layer *layer = &core->layers[index];
     if (line_bytes < layer->layout.record_bytes || layer->lines)
         return -EINVAL;
-    if (busy(core))
+    if (st_core_busy(core))
         return -EBUSY;
     munmap(layer->refs, core->lookups_max * sizeof *layer->refs);
     layer->refs = refs;
@@ -826,7 +815,7 @@ int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t
 }
 
 int st_core_set_dedup(st_core *core, int dedup) {
-    if (busy(core))
+    if (st_core_busy(core))
         return -EBUSY;
     core->settle_from = dedup ? ST_MISS : ST_REPEAT;
     return 0;
@@ -854,10 +843,10 @@ int st_core_set_sources(st_core *core, uint32_t index, st_source *const *sources
                         int keep_cache) {
     if (index >= core->layer_count || !sources_valid(sources, source_count))
         return -EINVAL;
-    if (busy(core))
+    if (st_core_busy(core))
         return -EBUSY;
     st_layer *layer = &core->layers[index];
-    if (!same_geometry(&sources[0]->layout, &layer->layout))
+    if (!st_same_geometry(&sources[0]->layout, &layer->layout))
         return -EINVAL;
     st_source *before[ST_REPLICAS_MAX];
     uint32_t before_count = layer->source_count;

@@ -156,6 +156,20 @@ static inline uint8_t *st_host_record(const st_layer *layer, uint32_t slot) {
     return layer->host_records + slot * (uint64_t)(ST_HOST_SEED_BYTES + layer->layout.record_bytes);
 }
 
+static inline int st_same_geometry(const st_layout *a, const st_layout *b) {
+    return a->row_count == b->row_count && a->payload_bytes == b->payload_bytes && a->scale_bytes == b->scale_bytes &&
+           a->layer_id == b->layer_id;
+}
+
+static inline int st_owned(const st_core *core, uint32_t row_id) {
+    if ((core->tp & (core->tp - 1)) == 0) /* a division per lookup is felt */
+        return (row_id & (core->tp - 1)) == core->rank;
+    return row_id % core->tp == core->rank;
+}
+
+/* Is a step open, or are reads of one that timed out still out? */
+int st_core_busy(st_core *core);
+
 /* A step in parts, for a caller whose ids arrive layer by layer. Open, then every layer's pass in order, then
  * submit. An id outside the table is found while the pass runs, so -ERANGE may leave reads in flight. */
 int st_step_open(st_core *core);

@@ -141,6 +141,27 @@ st_fault st_page_verify(const st_layout *layout, const uint8_t *page, uint64_t p
     return all_zero(record, (size_t)(page + ST_PAGE_BYTES - record)) ? ST_FAULT_NONE : ST_FAULT_PADDING;
 }
 
+/* Tag, CRC and padding behind a row that is in place. */
+static void record_finish(const st_layout *layout, uint8_t *record, uint32_t tag) {
+    uint32_t used = st_row_bytes(layout), crc = record_crc(layout, record, tag);
+    memcpy(record + used, &tag, 4);
+    memcpy(record + used + 4, &crc, 4);
+    memset(record + used + TAG_CRC_BYTES, 0, layout->record_bytes - used - TAG_CRC_BYTES);
+}
+
+int st_records_encode(const st_layout *layout, const uint32_t *row_ids, uint64_t count, const uint8_t *rows,
+                      uint8_t *records) {
+    for (uint64_t i = 0; i < count; i++) {
+        if (row_ids[i] >= layout->row_count)
+            return -ERANGE;
+        memcpy(records, rows, st_row_bytes(layout));
+        record_finish(layout, records, row_ids[i]);
+        rows += st_row_bytes(layout);
+        records += layout->record_bytes;
+    }
+    return 0;
+}
+
 int st_pages_encode(const st_layout *layout, uint64_t page_first, uint64_t page_count, const uint8_t *weights,
                     const uint8_t *scales, uint8_t *out) {
     if (page_first + page_count > layout->page_count)
@@ -151,15 +172,10 @@ int st_pages_encode(const st_layout *layout, uint64_t page_first, uint64_t page_
         memcpy(out, &header, sizeof header);
         uint8_t *record = out + ST_PAGE_HEADER_BYTES;
         for (uint32_t i = 0; i < layout->rows_per_page && row < layout->row_count; i++, row++) {
-            uint32_t tag = (uint32_t)row;
             memcpy(record, weights, layout->payload_bytes);
             if (layout->scale_bytes)
                 memcpy(record + layout->payload_bytes, scales, layout->scale_bytes);
-            uint32_t used = st_row_bytes(layout);
-            uint32_t crc = record_crc(layout, record, tag);
-            memcpy(record + used, &tag, 4);
-            memcpy(record + used + 4, &crc, 4);
-            memset(record + used + TAG_CRC_BYTES, 0, layout->record_bytes - used - TAG_CRC_BYTES);
+            record_finish(layout, record, (uint32_t)row);
             weights += layout->payload_bytes;
             scales = layout->scale_bytes ? scales + layout->scale_bytes : scales;
             record += layout->record_bytes;
