@@ -34,6 +34,7 @@ from slacktier_tierd.head.tokens import FileTokens, Tokens
 
 LOGGER = logging.getLogger("slacktier.tierd")
 _RELOAD_S: Final = 2.0
+_STARTING_S: Final = 0.01
 _CLOSE_S: Final = 2
 
 
@@ -105,7 +106,10 @@ class _Head:
         serving = loop.create_task(http.serve(sockets=[sock]))
         self._deployment.start()
         loops = [loop.create_task(reconciler.run()), loop.create_task(self._reload_tokens())]
-        self._announce(sock, as_json)
+        while not (http.started or serving.done()):  # whoever reads the announcement may call at once
+            await asyncio.sleep(_STARTING_S)
+        if http.started:
+            self._announce(sock, as_json)
         try:
             await asyncio.wait([loop.create_task(self._stop.wait()), serving], return_when=asyncio.FIRST_COMPLETED)
         finally:
