@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
 import threading
 import time
@@ -16,8 +18,10 @@ from pattern_regions import ROWS, SEEDS, superblock, write_region
 
 from slacktier.errors import ConfigError, ContractError, TierUnavailableError
 from slacktier.tiers import Tier
+from slacktier_native import row_handshake
 from slacktier_native.core import LayerResult, LayerSetup, LookupCore, SourceSpec
 from slacktier_native.pages import pattern_check
+from slacktier_seeding import wire
 from slacktier_seeding.client import pull
 from slacktier_seeding.seeder import SeedAddress, Seeder
 from slacktier_seeding.server import SeedServer
@@ -246,3 +250,40 @@ def test_many_decode_instances_pull_at_once(store: SeedStore, server: SeedServer
     for thread in threads:
         thread.join()
     assert got == {room: room for room in range(20)}
+
+
+def header(count: int, crc: int, magic: int = wire.REQUEST_MAGIC) -> bytes:
+    return wire.REQUEST.pack(magic, count, ROOM, crc, 0)
+
+
+GOOD = np.array([1, 2, 3], np.uint32)
+UNSORTED = np.array([3, 2, 1], np.uint32)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        header(3, wire.ids_crc(GOOD), magic=0x51524C53) + GOOD.tobytes(),
+        header(0, 0),
+        header(wire.ROWS_MAX + 1, 0),
+        header(3, wire.ids_crc(GOOD) ^ 1) + GOOD.tobytes(),
+        header(3, wire.ids_crc(UNSORTED)) + UNSORTED.tobytes(),
+        header(3, wire.ids_crc(GOOD)) + GOOD.tobytes()[:5],
+    ],
+    ids=["magic", "no ids", "too many ids", "checksum", "order", "cut off"],
+)
+def test_broken_request_gets_no_rows_and_others_go_on(server: SeedServer, request_bytes: bytes) -> None:
+    layer = SUPERBLOCKS[LAYERS[0]]
+    with socket.create_connection(server.address, timeout=2.0) as sock:
+        row_handshake.connect_session(
+            sock, TOKEN, layer.table_uuid, layer.layer_id, "test", row_handshake.SEED_MAGIC, timeout_s=2.0
+        )
+        sock.sendall(request_bytes)
+        answer = b""
+        with contextlib.suppress(OSError):  # the server may have closed with bytes unread: a reset, no connection
+            sock.shutdown(socket.SHUT_WR)
+            while part := sock.recv(4096):
+                answer += part
+        assert answer in (b"", wire.REPLY.pack(wire.REPLY_MAGIC, errno.EPROTO, ROOM, 0, 0))
+    pulled = pull(server.address, TOKEN, layer, ROOM, PROMPT, deadline_s=soon())
+    assert pulled.row_ids.size == np.unique(PROMPT[PROMPT >= 0]).size
