@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slacktier.api import LayerFigures, ReplicaState
-from slacktier.crd_placement import LayerDecision, Plan, TablePlacementSpec
+from slacktier.crd_placement import LayerDecision, TablePlacementSpec
 from slacktier.tiers import Tier
 from slacktier.window_model import ReadModel
 from slacktier_operator.names import Key
@@ -124,4 +124,3 @@ class Observed:
     in_force: tuple[LayerDecision, ...]
     changed_s: float
     now_s: float
-    pending: Plan | None = None

@@ -23,7 +23,7 @@ from slacktier_operator.names import Key, instance_name, replica_prefix
 from slacktier_operator.observe import allowed_pods, observe
 from slacktier_operator.observed import Observed
 from slacktier_operator.planning import Verdict, make_verdict, same_places
-from slacktier_operator.status import merged, placement_status, seconds_of
+from slacktier_operator.status import merged, placement_status
 from slacktier_operator.store import Object
 from slacktier_operator.validation import invalid
 
@@ -57,7 +57,7 @@ async def _decide_and_apply(
 ) -> float | None:  # fmt: skip
     seen = observe(context, key, spec, before)
     verdict = make_verdict(seen)
-    layers, changed_s = in_force(seen, verdict, before)
+    layers, changed_s = in_force(seen, verdict)
     assignment = assign(seen, layers) if layers else None
     if assignment is not None and not spec.suspend:
         await apply(context, seen, assignment, body)
@@ -73,15 +73,12 @@ async def _decide_and_apply(
     return _look_again(context, seen, verdict, assignment)
 
 
-def in_force(
-    seen: Observed, verdict: Verdict, before: TablePlacementStatus
-) -> tuple[tuple[LayerDecision, ...], float]:  # fmt: skip
+def in_force(seen: Observed, verdict: Verdict) -> tuple[tuple[LayerDecision, ...], float]:
     """The layers that serve from now on, and since when they are these."""
-    changed_s = seconds_of(before.changed_at)
     if not verdict.apply or verdict.plan is None or seen.spec.suspend:
-        return seen.in_force, changed_s
+        return seen.in_force, seen.changed_s
     if seen.in_force and same_places(seen.in_force, verdict.plan.layers):
-        return verdict.plan.layers, changed_s
+        return verdict.plan.layers, seen.changed_s
     return verdict.plan.layers, seen.now_s
 
 

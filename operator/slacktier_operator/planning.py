@@ -68,8 +68,9 @@ def _follow(
         left_s = seen.changed_s + seen.spec.stabilization_window_seconds - seen.now_s
         if left_s > 0:
             return Verdict(
-                plan, False, "Stabilizing", f"another plan is better by {gain_ms:.2f} ms; it may be followed in "
-                f"{left_s:.0f} s (spec.stabilizationWindowSeconds)", current,
+                plan, False, "Stabilizing", f"another plan is better by {gain_ms:.2f} ms; it may be followed "
+                f"{seen.spec.stabilization_window_seconds} s after the last change "
+                "(spec.stabilizationWindowSeconds)", current,
             )  # fmt: skip
     if seen.spec.approval == "Manual" and seen.spec.approved_plan != plan.id:
         return Verdict(
