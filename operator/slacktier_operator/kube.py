@@ -13,7 +13,8 @@ import kubernetes
 from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
-from slacktier.crd_model import GROUP, VERSION, CustomResource
+from slacktier.crd import RESOURCES
+from slacktier.crd_model import GROUP, PLACEMENT_LABEL, VERSION, CustomResource
 from slacktier.errors import SlackTierError
 from slacktier_operator.names import Key
 
@@ -78,6 +79,20 @@ class Kube:
         await self._gone_is_fine(
             "delete", resource.kind, key, lambda: self._custom.delete_namespaced_custom_object(*where)
         )
+
+    async def keys(self, kind: str) -> set[Key]:
+        """All objects of a kind that the store holds, in all namespaces: of pods, the serving ones."""
+        if kind == "Pod":
+            call: Callable[[], Any] = lambda: self._core.list_pod_for_all_namespaces(  # noqa: E731
+                label_selector=PLACEMENT_LABEL
+            ).to_dict()
+        elif kind == "Node":
+            call = lambda: self._core.list_node().to_dict()  # noqa: E731
+        else:
+            plural = next(each.plural for each in RESOURCES if each.kind == kind)
+            call = lambda: self._custom.list_cluster_custom_object(GROUP, VERSION, plural)  # noqa: E731
+        found = await self._run("list", kind, Key("", ""), call)
+        return {Key(item["metadata"].get("namespace") or "", item["metadata"]["name"]) for item in found["items"]}
 
     async def patch_pod(self, key: Key, operations: list[dict[str, Any]]) -> None:
         """A JSON patch of a pod, whose `test` operations make it fail if the pod is not what was seen."""

@@ -115,6 +115,12 @@ def queue_length(**_: Any) -> int:
     return len(_running().context.queue)
 
 
+@kopf.on.probe(id="calls")
+def calls(**_: Any) -> int:
+    """Calls to the Kubernetes API since the start, watches aside, in the liveness answer."""
+    return sum(_running().context.kube.calls.values())
+
+
 @kopf.on.probe(id="tierd")
 def tierd(**_: Any) -> str:
     """Whether tierd's head can be reached, in the liveness answer."""

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+from slacktier.api import Kind
 
 
 class Key(NamedTuple):
@@ -28,6 +31,19 @@ def replica_name(placement: Key, layer_id: int, pool: str, member: str) -> str:
 
 def replica_prefix(placement: Key) -> str:
     return f"{placement.namespace}.{placement.name}.l"
+
+
+def owner_of(kind: Kind, name: str) -> tuple[str, Key] | None:
+    """The object that a resource of tierd's was made for, by its name; None where it is none of ours."""
+    if kind is Kind.POOLS:
+        return "TierPool", Key("", name)
+    if kind is Kind.TABLES and (found := re.fullmatch(r"([^.]+)\.(.+)\.l\d+", name)):
+        return "LookupTable", Key(found[1], found[2])
+    if kind is Kind.REPLICAS and (found := re.match(r"([^.]+)\.(.+?)\.l\d+\.", name)):
+        return "TablePlacement", Key(found[1], found[2])
+    if kind is Kind.BINDINGS and "." in name:
+        return "Pod", Key(*name.split(".", 1))
+    return None
 
 
 def instance_name(pod: Key) -> str:

@@ -8,6 +8,7 @@ object's log line and tried again, ever more slowly.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -15,8 +16,9 @@ from typing import Any, Final
 from slacktier.api import Kind
 from slacktier.errors import SlackTierError
 from slacktier_operator.context import Context
-from slacktier_operator.names import Key
-from slacktier_operator.store import key_of, placement_of
+from slacktier_operator.kube import KubeError
+from slacktier_operator.names import Key, owner_of
+from slacktier_operator.store import KINDS, key_of, placement_of
 
 log = logging.getLogger(__name__)
 WORKERS: Final = 8
@@ -32,6 +34,7 @@ class Reconciler:
         self._context = context
         self._handlers = handlers
         self._failures: dict[Ref, int] = {}
+        self._connected = asyncio.Event()
 
     def changed(self, kind: str, body: Mapping[str, Any]) -> None:
         """An object of the cluster changed: it and all that looks at it are looked at again."""
@@ -56,6 +59,8 @@ class Reconciler:
         """tierd's resource changed; None: the connection did, and with it everything may have."""
         queue = self._context.queue
         if kind is None or name is None:
+            if self._context.state.connected:
+                self._connected.set()
             for each in self._handlers:
                 self._add_all(each)
             return
@@ -102,9 +107,40 @@ class Reconciler:
         first, most = BACKOFF_S
         self._context.queue.add_after(ref, min(most, first * 2 ** min(count - 1, 10)))
 
+    async def _forget_the_gone(self) -> None:
+        """What was deleted while no watch was open: a new watch starts with what is there and never tells of it.
+
+        The same for what was deleted while this process was not there, of which only tierd still knows.
+        """
+        store, items = self._context.store, self._context.state.items
+        for kind in KINDS:
+            known = {key_of(body): body for body in store.all(kind)}
+            there = await self._context.kube.keys(kind)
+            for key in known.keys() - there:
+                if store.get(kind, key) is known[key]:  # not made anew meanwhile
+                    store.remove(kind, key)
+                    self.changed(kind, known[key])
+            for owner in {
+                owner_of(each, name) for each in items for name in items[each] if _is_ours(items[each][name])
+            }:
+                if owner is not None and owner[0] == kind and owner[1] not in there:
+                    self._context.queue.add(owner)
+
     async def resync(self, every_s: float) -> None:
-        """Look at everything again from time to time: a watch may have lost a change."""
+        """Look at everything again from time to time, and when tierd is back: a watch may have lost a change."""
         while True:
-            await asyncio.sleep(every_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._connected.wait(), every_s)
+            self._connected.clear()
+            try:
+                await self._forget_the_gone()
+            except KubeError as exc:
+                log.warning("%s", exc)
             for kind in self._handlers:
                 self._add_all(kind)
+
+
+def _is_ours(item: Mapping[str, Any]) -> bool:
+    """A binding that someone else decided stays."""
+    decided_by: str = item["spec"].get("decided_by", "operator")
+    return decided_by == "operator"

@@ -17,7 +17,7 @@ class OperatorSettings:
     """tierd_url          the head's service
     token_file            bearer token for tierd; read again for every call, since Kubernetes renews it
     ca_file               of tierd's certificate; empty: the system's
-    resync_s              all objects are listed again so often, in case a watch lost a change
+    resync_s              all objects are listed and looked at again so often, in case a watch lost a change
     poll_s                objects whose work goes on at tierd are looked at again so often
     liveness_port         of /healthz
     sources_path          where tierd's pods mount persistent volume claims: SOURCES_PATH/CLAIM
