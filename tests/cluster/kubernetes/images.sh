@@ -16,8 +16,8 @@ shift
 exec 8>"$cache/images/.lock"
 flock 8
 
-export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
-store=(--root "$cache/storage" --runroot "$cache/storage-run")
+export BUILDAH_ISOLATION=chroot
+store=(--storage-driver overlay --root "$cache/storage" --runroot "$cache/storage-run")
 slim=docker.io/library/python:3.11-slim-bookworm full=docker.io/library/python:3.11-bookworm
 slim_packages=ca-certificates,passwd,python3,python3-venv,wget,libstdc++6
 full_packages=$slim_packages,python3-pip,python3-dev,gcc,libc6-dev,make,liburing-dev
@@ -27,8 +27,8 @@ run_buildah() { buildah "${store[@]}" "$@"; }
 
 # stand_in IMAGE PACKAGES: a Debian root with these packages under that name.
 stand_in() {
-    local sources="" folder container mounted
-    ! run_buildah inspect --type image "$1" >/dev/null 2>&1 || return 0
+    local sources="" folder container mounted stamp=$cache/stamps/base-${1##*:}
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$2" ] && run_buildah inspect --type image "$1" >/dev/null 2>&1; then return 0; fi
     say "$1 from Debian packages"
     folder=$(mktemp -d "$cache/root.XXXXXX")
     [ ! -s /etc/apt/sources.list.d/debian.sources ] || sources=/etc/apt/sources.list.d/debian.sources
@@ -45,11 +45,12 @@ stand_in() {
     run_buildah commit --quiet "$container" "$1" >/dev/null
     run_buildah rm "$container" >/dev/null
     rm -rf --one-file-system "$folder"
+    echo "$2" >"$stamp"
 }
 
 # Everything that the Dockerfile copies, as it is in the working tree.
 context_key() {
-    (cd "$root" && git ls-files -co --exclude-standard -- pyproject.toml setup.py README.md LICENSE helm/images \
+    (cd "$root" && git ls-files -co --exclude-standard -- tests/cluster/kubernetes/images.sh pyproject.toml setup.py README.md LICENSE helm/images \
         contracts engine_patch tierd operator loadtest | sort | xargs sha256sum | sha256sum | cut -c1-12)
 }
 
@@ -66,7 +67,8 @@ for target in "$@"; do
     run_buildah bud --quiet --layers --pull-never "${trust[@]}" --env PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
         --file "$root/helm/images/Dockerfile" --ignorefile "$root/helm/images/Dockerfile.dockerignore" --target "$target" --tag "localhost/$name:dev" "$root" >"$cache/$name.log" 2>&1 \
         || { tail -30 "$cache/$name.log" >&2; exit 1; }
-    rm -f "$cache/images/$name.tar"
-    run_buildah push --quiet "localhost/$name:dev" "docker-archive:$cache/images/$name.tar:localhost/$name:dev"
+    rm -f "$cache/images/$name.new"
+    run_buildah push --quiet "localhost/$name:dev" "docker-archive:$cache/images/$name.new:localhost/$name:dev"
+    mv "$cache/images/$name.new" "$cache/images/$name.tar" # whole or not at all
     echo "$key" >"$cache/stamps/$name"
 done
