@@ -68,8 +68,9 @@ format: setup ## Rewrite Python and C in the project's format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
 
-generate: setup ## Write the generated files: custom resource definitions
+generate: setup ## Write the generated files: custom resource definitions, the chart's copies, its table of values
 	$(PY) -m slacktier_operator.crd_schema
+	$(PY) helm/generate.py
 
 demo: setup ## Stage a table, serve it from disk, replay sessions, say where each layer's table can live
 	$(VENV)/bin/slacktier demo

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the cluster's own parts into CACHE; does nothing when they are current.
 #
-# usage: build.sh [--with-helm] CACHE
+# usage: build.sh [--with-helm | --only-helm] CACHE
 #
 # Leaves CACHE/bin (kubebox with its links, coredns; helm and KubeRay's operator where asked for), CACHE/images (tarballs) and
 # CACHE/kuberay (the operator's manifests). Needs root and Go 1.26; compiles at low priority. From nothing, on 2 cores: about
-# 15 minutes, 10 more with helm and KubeRay.
+# 15 minutes, 10 more with helm and KubeRay. With --only-helm nothing but CACHE/bin/helm, without root.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -16,8 +16,10 @@ kuberay=v1.5.0
 packages=(containerd runc containernetworking-plugins iproute2 iptables nftables busybox-static procps openssl
     mmdebstrap buildah gcc libc6-dev)
 
-with_helm=0
-[ "${1:-}" != --with-helm ] || { with_helm=1; shift; }
+parts=cluster
+case ${1:-} in
+    --with-helm | --only-helm) parts=${1#--}; shift ;;
+esac
 [ $# = 1 ] || { sed -n '3,9p' "$0" >&2; exit 2; }
 mkdir -p "$1"/{bin,images,stamps}
 cache=$(cd "$1" && pwd)
@@ -78,6 +80,7 @@ build_small_images() {
 
 build_helm() {
     current helm "$helm" && return
+    command -v go >/dev/null || { echo 'cluster: compiling Helm needs Go 1.26; or install Helm 4' >&2; exit 1; }
     say "compiling Helm $helm (about 5 minutes)"
     GOBIN=$cache/bin nice -n 10 go install -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$helm"
     made helm "$helm"
@@ -100,12 +103,8 @@ build_kuberay() {
     made kuberay "$kuberay"
 }
 
-install_packages
 # Without cgo everywhere: the binaries run in any image, and all share one compiled copy of each package.
 export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false"
-build_kubebox
-build_small_images
-if [ $with_helm = 1 ]; then
-    build_helm
-    build_kuberay
-fi
+[ "$parts" = only-helm ] || { install_packages; build_kubebox; build_small_images; }
+[ "$parts" = cluster ] || build_helm
+[ "$parts" != with-helm ] || build_kuberay
