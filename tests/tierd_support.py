@@ -59,7 +59,10 @@ class InProcessDeployment:
         return self.agents[node]
 
     async def nodes(self) -> list[NodeFacts]:
-        return [NodeFacts(name=name, is_alive=name not in self.dead) for name in self.agents]
+        return [
+            NodeFacts(name=name, is_alive=name not in self.dead, address=f"10.0.0.{at}")
+            for at, name in enumerate(self.agents)
+        ]
 
     async def look_at_members(self, node: str, tier: Tier, members: Sequence[MemberSpec]) -> list[MemberFound]:
         found = self._agent(node).look_at_members(tier.value, [member.model_dump(mode="json") for member in members])

@@ -186,6 +186,22 @@ def test_memory_node_that_is_gone_is_started_again(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_memory_node_is_told_by_the_address_of_its_own_node(tmp_path: Path) -> None:
+    async def work() -> None:
+        head = Head(tmp_path, InProcessDeployment(tmp_path, ("", "n1")))
+        members = [{"name": "m0"}, {"name": "m1", "node": "n1"}, {"name": "m2", "node": "n1", "host": "192.0.2.7"}]
+        await head.put("pools/mem", {"tier": "tcp", "members": members, "read": {"a_us": 100}})
+        await head.put("tables/t14", table_body())
+        for member in ("m0", "m1", "m2"):
+            await head.put(f"replicas/{member}", {"table": "t14", "pool": "mem", "members": [member]})
+        await _complete(head, "m0", "m1", "m2")
+        hosts = {name: status.host for name, status in head.deployment.memory.items()}
+        assert hosts == {"m0": "127.0.0.1", "m1": "10.0.0.1", "m2": "192.0.2.7"}
+        head.close()
+
+    run(work())
+
+
 def test_nodes_that_do_not_answer_change_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         head = Head(tmp_path)

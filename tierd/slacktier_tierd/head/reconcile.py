@@ -317,6 +317,11 @@ class Reconciler:
         named = work.members[0].host
         return named or (self._service.settings.advertise if not work.node else "")
 
+    def _listen_host(self, work: Work) -> str:
+        """What a memory node binds to: its member's host, else its node's address; on the head's own, --advertise."""
+        of_node = self._around.addresses.get(work.node) if work.node else None
+        return work.members[0].host or of_node or self._service.settings.advertise
+
     async def _start_memory(self, name: str, work: Work, spec: ReplicaSpec) -> None:
         if work.status.state is ReplicaState.COMPLETE:
             work.restarts += 1
@@ -329,7 +334,7 @@ class Reconciler:
         pool = self._world.pools[spec.pool]
         member, region = work.members[0], self._region_on(spec.table, work.node)
         config = MemoryNodeConfig(
-            name=name, run_dir="", tier=pool.tier, host=member.host or self._service.settings.advertise,
+            name=name, run_dir="", tier=pool.tier, host=self._listen_host(work),
             port=member.port, token=self._token(name), hugepages=member.hugepages,
             paths=region, table=None if region else table, lease_s=self._service.settings.lease_s,
         )  # fmt: skip

@@ -36,7 +36,7 @@ async def all_of(calls: Sequence[Awaitable[T]], on_fault: Callable[[str], None])
 
 
 class Surroundings:
-    """alive: names of the nodes that answer; tables: by name, what their sources' headers say."""
+    """alive: names of the nodes that answer; addresses: theirs; tables: by name, what their sources' headers say."""
 
     def __init__(
         self, service: Service, deployment: Deployment, *, now_s: Callable[[], float], on_fault: Callable[[str], None]
@@ -44,6 +44,7 @@ class Surroundings:
         self._service, self._deployment, self._now_s, self._on_fault = service, deployment, now_s, on_fault
         self._store, self._world = service.store, service.world
         self.alive: frozenset[str] = frozenset()
+        self.addresses: dict[str, str] = {}
         self.tables: dict[str, TableFound] = {}
         self._table_retry: dict[str, float] = {}
         self._members_looked: dict[str, tuple[int, float]] = {}
@@ -52,6 +53,7 @@ class Surroundings:
         """At nodes, and at whatever else is due; raises DeploymentError where no node can be asked for."""
         nodes = await self._deployment.nodes()
         self.alive = frozenset(node.name for node in nodes if node.is_alive)
+        self.addresses = {node.name: node.address for node in nodes if node.is_alive}
         await self._look_at_pools()
         await self._read_tables()
 
