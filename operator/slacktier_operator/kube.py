@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -80,19 +81,21 @@ class Kube:
             "delete", resource.kind, key, lambda: self._custom.delete_namespaced_custom_object(*where)
         )
 
-    async def keys(self, kind: str) -> set[Key]:
-        """All objects of a kind that the store holds, in all namespaces: of pods, the serving ones."""
+    async def list_all(self, kind: str) -> list[dict[str, Any]]:
+        """All objects of a kind that the store holds, in all namespaces, as JSON: of pods, the serving ones."""
+        pods: Any = self._core.list_pod_for_all_namespaces
+        nodes: Any = self._core.list_node
+        call: Callable[[], Any]
         if kind == "Pod":
-            call: Callable[[], Any] = lambda: self._core.list_pod_for_all_namespaces(  # noqa: E731
-                label_selector=PLACEMENT_LABEL
-            ).to_dict()
+            call = lambda: json.loads(pods(label_selector=PLACEMENT_LABEL, _preload_content=False).data)  # noqa: E731
         elif kind == "Node":
-            call = lambda: self._core.list_node().to_dict()  # noqa: E731
+            call = lambda: json.loads(nodes(_preload_content=False).data)  # noqa: E731
         else:
             plural = next(each.plural for each in RESOURCES if each.kind == kind)
             call = lambda: self._custom.list_cluster_custom_object(GROUP, VERSION, plural)  # noqa: E731
         found = await self._run("list", kind, Key("", ""), call)
-        return {Key(item["metadata"].get("namespace") or "", item["metadata"]["name"]) for item in found["items"]}
+        # A list of pods or nodes does not say in each item what it is.
+        return [{"apiVersion": "v1", "kind": kind, **item} for item in found["items"]]
 
     async def patch_pod(self, key: Key, operations: list[dict[str, Any]]) -> None:
         """A JSON patch of a pod, whose `test` operations make it fail if the pod is not what was seen."""

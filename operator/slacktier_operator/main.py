@@ -50,9 +50,13 @@ class Operator:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._run())]
+
+    async def _run(self) -> None:
+        await self.reconciler.first_look()
         jobs = [self.context.state.follow(), self.reconciler.resync(self.context.settings.resync_s)]
         jobs += [self.reconciler.work() for _ in range(WORKERS)]
-        self._tasks = [asyncio.create_task(job) for job in jobs]
+        self._tasks += [asyncio.create_task(job) for job in jobs]
 
     async def stop(self) -> None:
         self.context.queue.close()

@@ -115,7 +115,7 @@ class Reconciler:
         store, items = self._context.store, self._context.state.items
         for kind in KINDS:
             known = {key_of(body): body for body in store.all(kind)}
-            there = await self._context.kube.keys(kind)
+            there = {key_of(body) for body in await self._context.kube.list_all(kind)}
             for key in known.keys() - there:
                 if store.get(kind, key) is known[key]:  # not made anew meanwhile
                     store.remove(kind, key)
@@ -125,6 +125,24 @@ class Reconciler:
             }:
                 if owner is not None and owner[0] == kind and owner[1] not in there:
                     self._context.queue.add(owner)
+
+    async def first_look(self) -> None:
+        """Everything that is there, before anything is decided: what is not known yet would look like gone."""
+        store = self._context.store
+        while True:
+            try:
+                found = {kind: await self._context.kube.list_all(kind) for kind in KINDS}
+            except KubeError as exc:
+                log.warning("%s", exc)
+                await asyncio.sleep(BACKOFF_S[0])
+            else:
+                break
+        for kind, bodies in found.items():
+            for body in bodies:
+                if store.get(kind, key_of(body)) is None:  # a watch may have brought a newer one
+                    store.put(kind, body)
+        for kind in self._handlers:
+            self._add_all(kind)
 
     async def resync(self, every_s: float) -> None:
         """Look at everything again from time to time, and when tierd is back: a watch may have lost a change."""

@@ -27,11 +27,11 @@ class Listing:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def keys(self, kind: str) -> set[Key]:
+    async def list_all(self, kind: str) -> list[dict[str, Any]]:
         if kind != "Pod":
-            return set()
+            return []
         self.store.put("Pod", pod("anew", version=2))
-        return {Key("default", "there")}
+        return [pod("there")]
 
 
 def pod(name: str, version: int = 1) -> dict[str, Any]:
@@ -72,6 +72,21 @@ def test_what_went_unseen_is_forgotten_and_looked_at_once_more() -> None:
     assert store.keys("Pod") == {Key("default", "there"), Key("default", "anew")}
     names = ("gone", "there", "anew", "before")
     assert set(seen) == {Key("default", name) for name in names}
+
+
+def test_first_look_knows_all_before_anything_is_decided_and_keeps_what_is_newer() -> None:
+    nobody, store = cast(TierdClient, None), Store()
+    context = Context(
+        OperatorSettings("http://tierd"), cast(Kube, Listing(store)), nobody, TierdState(nobody, lambda *_: None),
+        store, WorkQueue(),
+    )  # fmt: skip
+
+    async def handler(_: Context, key: Key) -> None:
+        raise AssertionError(key)
+
+    asyncio.run(Reconciler(context, {"Pod": handler}).first_look())
+    assert store.keys("Pod") == {Key("default", "there"), Key("default", "anew")}
+    assert len(context.queue) == 2
 
 
 @pytest.mark.parametrize(
