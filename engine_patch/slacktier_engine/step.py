@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step path of one rank on a GPU: row ids on the device in, rows on the device out, no host work inside a graph.
 
-    issue   fork to the side stream: publish ids -> [CPU thread and readers] -> wait -> copy the answer, layer by layer
-    join    main stream: wait for the layer's flag, gather from slots and the answer, missing rows also to their slots.
-            The last layer's ends the step, so it also waits for what is still on the side
+    issue   fork to the side stream: publish ids -> [CPU thread and readers] -> wait -> copy the answer -> fill,
+            per layer in order
+    join    main stream: wait for the layer's fill, gather from device memory
 
 Both may be captured; a replay needs the same memory and nothing else. Steps of one path follow each other on the
 caller's stream: issue() of a step must be ordered after the last join() of the one before it.
 
-Device memory of a layer: the row cache, payload [slots, P] and scales [slots, S]; for the step in progress a
-copy of the answer. Pinned memory of a layer: a mail box, ids and the answer (st_step_path.h).
+Device memory of a layer: the row cache, payload [slots, P] and scales [slots, S]; for the step in progress places
+[lookups_max] int32 and the answer, in which rows stay that found their set full. Pinned memory of a layer: a mail box,
+ids and the answer (st_step_path.h).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import numpy.typing as npt
 import torch
 
 from slacktier.errors import ConfigError
-from slacktier_engine.kernels.gather import Answer, gather_copy, gather_dequant
+from slacktier_engine.kernels.fill import fill
+from slacktier_engine.kernels.gather import gather_copy, gather_dequant
 from slacktier_engine.kernels.publish import publish
 from slacktier_engine.streams import CudaStreams, HostStreams, StepStreams
 from slacktier_native.core import LookupCore
@@ -39,8 +41,7 @@ from slacktier_native.step_path import (
 )
 
 _WAYS: Final = 16  # a directory set: capacities are multiples of it
-# Lookups of a step from which on half the room for lines is copied, and gathers wait for that: a prefill chunk repeats
-# rows, and each of them crosses PCIe but once.
+# Lookups of a step from which on half the room for lines is copied: a prefill chunk repeats rows.
 _CHUNK_LOOKUPS: Final = 16384
 
 
@@ -54,6 +55,7 @@ class _LayerRows:
 
     payload: torch.Tensor
     scales: torch.Tensor
+    places: torch.Tensor
     answer: torch.Tensor
 
     @property
@@ -87,14 +89,12 @@ class GpuStepPath:
         lookups = core.lookups_max
         self._ids_bytes = _aligned(8 * lookups)
         self._step = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._copied = torch.zeros(len(cache_rows_max), dtype=torch.int32, device=self._device)
         self._rows = [self._layer_rows(k, rows) for k, rows in enumerate(cache_rows_max)]
         self._mail = self._streams.alloc(_aligned(MAIL_BYTES) * len(self._rows))
         self._ids = self._streams.alloc(self._ids_bytes * len(self._rows))
         self._memory = [self._layer_memory(k) for k in range(len(self._rows))]
         self._path = StepPath(core, self._memory, settings)
-        self._arrived: list[object] = []
-        self._copies: list[object] = []
+        self._marks: list[object] = []
         self._lookups = 0
 
     def _layer_rows(self, layer_index: int, cache_rows_max: int) -> _LayerRows:
@@ -103,6 +103,7 @@ class GpuStepPath:
         return _LayerRows(
             torch.empty((slots, sb.payload_bytes), dtype=torch.uint8, device=self._device),
             torch.empty((slots, sb.scale_bytes), dtype=torch.uint8, device=self._device),
+            torch.full((self.core.lookups_max,), -2, dtype=torch.int32, device=self._device),
             torch.empty(self._answer_bytes(sb.record_bytes), dtype=torch.uint8, device=self._device),
         )
 
@@ -126,7 +127,7 @@ class GpuStepPath:
     @property
     def device_bytes(self) -> int:
         """Device memory held: the row cache, and what a step of lookups_max needs while it runs."""
-        return self.cache_bytes + sum(int(r.answer.nbytes) for r in self._rows)
+        return self.cache_bytes + sum(int(r.places.nbytes + r.answer.nbytes) for r in self._rows)
 
     @property
     def pinned_bytes(self) -> int:
@@ -149,24 +150,24 @@ class GpuStepPath:
             publish(
                 row_ids, live, self._step, host_ids=self._ids, host_ids_bytes=self._ids_bytes,
                 mail=self._mail, mail_bytes=MAIL_BYTES, lookups_max=self.core.lookups_max,
-                copied=self._copied,
             )  # fmt: skip
-            self._arrived, self._copies = [], []
-            for k in range(len(self._rows)):
-                self._streams.wait_flag(self._memory[k].mail + MAIL_READY)
-                self._arrived.append(self._streams.mark())
-                self._copy_answer(k)
-                self._copies.append(self._streams.mark())
+            self._marks = [self._fill(k) for k in range(len(self._rows))]
 
-    def _copy_answer(self, layer_index: int) -> None:
+    def _fill(self, layer_index: int) -> object:
         memory, rows = self._memory[layer_index], self._rows[layer_index]
-        copied_bytes = answer_lines(self._lookups) + self._staged_lines() * memory.line_bytes
-        self._streams.copy(rows.answer.data_ptr(), memory.answer, copied_bytes)
-        self._streams.write(self._copied[layer_index].data_ptr(), 1)
-        self._streams.write(memory.mail + MAIL_READY, 0)
+        staged = self._staged_lines()
+        self._streams.wait_flag(memory.mail + MAIL_READY)
+        self._streams.copy(
+            rows.answer.data_ptr(), memory.answer, answer_lines(self._lookups) + staged * memory.line_bytes
+        )
+        fill(
+            rows.places, rows.payload, rows.scales, rows.answer, lookups=self._lookups, staged=staged,
+            mail=memory.mail, host_answer=memory.answer, line_bytes=memory.line_bytes,
+        )  # fmt: skip
+        return self._streams.mark()
 
     def _staged_lines(self) -> int:
-        """Lines that the copy brings: a guess, made before there are any. The rest is read from the host."""
+        """Lines that the copy brings: a guess, made before there are any. The fill fetches the rest."""
         if self._lookups >= _CHUNK_LOOKUPS:
             return self._lookups // 2 // self.core.tp
         return min(self._lookups, self._lookups * 5 // (4 * self.core.tp) + 16)
@@ -176,17 +177,15 @@ class GpuStepPath:
 
         Zeros where the id was padding or another rank's; NaN throughout if the step failed (check() says why).
         """
-        rows, memory = self._rows[layer_index], self._memory[layer_index]
-        copied = self._copied[layer_index : layer_index + 1]
-        answer = Answer(rows.answer.data_ptr(), memory.answer, copied, self._staged_lines(), memory.line_bytes)
-        chunk = self._lookups >= _CHUNK_LOOKUPS
-        self._streams.join((self._copies if chunk else self._arrived)[layer_index])
+        rows, line_bytes = self._rows[layer_index], self._memory[layer_index].line_bytes
+        lines = rows.answer.data_ptr() + answer_lines(self._lookups)
+        self._streams.join(self._marks[layer_index])
         if rows.scales.shape[1]:
-            gather_dequant(answer, rows.payload, rows.scales, out, lookups=self._lookups)
+            gather_dequant(
+                rows.places, rows.payload, rows.scales, out, lines=lines, line_bytes=line_bytes, lookups=self._lookups
+            )
         else:
-            gather_copy(answer, rows.payload, out, lookups=self._lookups)
-        if layer_index == len(self._rows) - 1:
-            self._streams.join(self._copies[-1])
+            gather_copy(rows.places, rows.payload, out, lines=lines, line_bytes=line_bytes, lookups=self._lookups)
 
     def arm(self) -> None:
         """Call before a replay: wakes the CPU thread if it sleeps. Late rows are right rows, so it is no condition."""

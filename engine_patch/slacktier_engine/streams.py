@@ -31,8 +31,8 @@ class StepStreams(Protocol):
     def wait_flag(self, address: int) -> None:
         """Queue a wait for the word at address to be 1; on the side."""
 
-    def write(self, address: int, value: int) -> None:
-        """Queue a store to the 4-byte word at address, behind what the side has copied before."""
+    def lower_flag(self, address: int) -> None:
+        """Queue a reset of the word at address to 0; on the side."""
 
     def copy(self, destination: int, source: int, byte_count: int) -> None:
         """Queue a copy from memory of alloc() to the device's; on the side."""
@@ -66,8 +66,8 @@ class CudaStreams:
     def wait_flag(self, address: int) -> None:
         driver.stream_wait_equal(self._side.cuda_stream, address, 1)
 
-    def write(self, address: int, value: int) -> None:
-        driver.stream_write(self._side.cuda_stream, address, value)
+    def lower_flag(self, address: int) -> None:
+        driver.stream_write(self._side.cuda_stream, address, 0)
 
     def copy(self, destination: int, source: int, byte_count: int) -> None:
         driver.copy_to_device(self._side.cuda_stream, destination, source, byte_count)
@@ -112,8 +112,8 @@ class HostStreams:
                     f"flag not raised after {self._timeout_s:g} s", tier="", operation="wait", target="step path"
                 )
 
-    def write(self, address: int, value: int) -> None:
-        ctypes.c_uint32.from_address(address).value = value
+    def lower_flag(self, address: int) -> None:
+        ctypes.c_uint32.from_address(address).value = 0
 
     def copy(self, destination: int, source: int, byte_count: int) -> None:
         ctypes.memmove(destination, source, byte_count)

@@ -88,7 +88,7 @@ class WindowDelays:
     def _wait(self, index: int) -> object:
         flag = self._mail + MAIL_BYTES * index + MAIL_READY
         self._streams.wait_flag(flag)
-        self._streams.write(flag, 0)
+        self._streams.lower_flag(flag)
         return self._streams.mark()
 
     def reach(self, index: int) -> None:

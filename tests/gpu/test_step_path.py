@@ -123,23 +123,6 @@ def test_rows_are_bit_exact_through_hits_evictions_and_spills(
     assert totals["evictions"] > 0
 
 
-def test_rows_before_the_copy_of_their_answer_are_the_same(tables: list[Table], path: GpuStepPath, device: str) -> None:
-    rng = np.random.default_rng(4)
-    for tokens in (5, TOKENS_MAX, TOKENS_MAX, 9):
-        ids, out = random_ids(rng, tokens), outputs(tokens, device)
-        path.issue(torch.from_numpy(ids).to(device))
-        if device == "cuda":
-            torch.cuda.synchronize()
-        for layer in path._rows:
-            layer.answer.fill_(0xEE)
-        path._copied.zero_()
-        for k in range(len(LAYERS)):
-            path.join(k, out[k])
-        compare(tables, ids, out)
-    assert path.core.stats()[1]["repeats"] > 0
-    assert path.core.stats()[1]["spills"] > 0
-
-
 def test_every_exponent_and_byte_is_exact(tables: list[Table], path: GpuStepPath, device: str) -> None:
     ids = np.zeros((11, 2, COLUMNS), np.int64)
     ids.transpose(1, 0, 2)[:] = np.arange(11 * COLUMNS).reshape(11, COLUMNS)

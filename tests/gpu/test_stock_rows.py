@@ -16,9 +16,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch and triton")
 pytest.importorskip("triton", reason="needs triton")
 
-from slacktier_engine.kernels.gather import Answer, gather_dequant  # noqa: E402
+from slacktier_engine.kernels.gather import gather_dequant  # noqa: E402
 from slacktier_engine.kernels.system import INTERPRETED  # noqa: E402
-from slacktier_native.step_path import ANSWER_HEAD_BYTES  # noqa: E402
 
 # The release's torch path makes NaN of all of scale 255 and 0xFFFF of a NaN code; its kernel, and ours, do not.
 EXPONENTS = np.arange(10 if INTERPRETED else 0, 255, dtype=np.uint8)
@@ -52,11 +51,8 @@ def test_rows_equal_the_releases_torch_path(stock: Any, device: str) -> None:
     ids = torch.arange(-4, len(codes) + 4) + ROW_START
     expected = stock._owned_rows(table, ids)
     local = (ids - ROW_START).to(torch.int32)
-    refs = torch.where((local >= 0) & (local < len(codes)), local, -1)
-    answer = torch.cat((torch.zeros(ANSWER_HEAD_BYTES // 4, dtype=torch.int32), refs)).to(device)
-    copied = torch.ones(1, dtype=torch.int32, device=device)
+    places = torch.where((local >= 0) & (local < len(codes)), local, -1).to(device)
     payload, exponents = torch.from_numpy(codes).to(device), torch.from_numpy(scales).to(device)
     out = torch.full((len(ids), 256), 7.0, dtype=torch.bfloat16, device=device)
-    there = Answer(answer.data_ptr(), answer.data_ptr(), copied, staged=0, line_bytes=272)
-    gather_dequant(there, payload, exponents, out, lookups=len(ids))
+    gather_dequant(places, payload, exponents, out, lines=0, line_bytes=272, lookups=len(ids))
     assert torch.equal(out.cpu().view(torch.int16), expected.reshape(-1, 256).view(torch.int16))

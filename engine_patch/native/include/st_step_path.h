@@ -5,7 +5,7 @@
  *   GPU   writes row_ids[0, n), then mail->published = n << 32 | step (system scope)
  *   CPU   sees the step, looks the ids up, hands misses to the core's readers while it goes on
  *   CPU   once every missing row is in its pool line and checked: the answer's head, then mail->ready = 1
- *   GPU   passes its wait for ready == 1; reads the answer where it is, or the copy that it makes of it; resets ready
+ *   GPU   passes its wait for ready == 1, resets ready, copies the answer into device memory
  * The next step's ids are published after the GPU has read all of that, so nothing here is ever overwritten early.
  * Steps are numbered 1, 2, 3, ... by the GPU; 0 is skipped on overflow. Nothing here calls CUDA: all it sees are
  * addresses that stay valid until st_step_path_close.
@@ -30,11 +30,8 @@ enum {
 
 /* What a layer's answer to n lookups begins with; one piece, so that one copy brings all of it to the device:
  *   0                               st_answer_head
- *   64                              refs: u32 [n]; a slot of a row that was there before the step, 0x80000000 | line index,
- *                                   0xFFFFFFFF for nobody's row, or throughout ST_REF_FAILED
- *   64 + 4 n, rounded up to 64      lines: records of line_bytes: payload, scales, and in the tag's place u32: the slot that
- *                                   the row is kept in from the next step on, or its own ref if there is none */
-#define ST_REF_FAILED 0xFFFFFFFEu
+ *   64                              refs: u32 [n]; a slot, 0x80000000 | line index, or 0xFFFFFFFF for nobody's row
+ *   64 + 4 n, rounded up to 64      lines: records of line_bytes: payload, scales, u32 ref in the tag's place */
 typedef struct st_answer_head {
     uint32_t line_count; /* of this step */
     int32_t failed;      /* 0, or -errno: refs and lines are not to be used */

@@ -103,8 +103,6 @@ static void layer_free(st_core *core, st_layer *layer) {
         munmap(layer->cache, layer->cache_map_bytes);
     if (layer->refs && !layer->external_refs)
         munmap(layer->refs, core->lookups_max * sizeof *layer->refs);
-    if (layer->repeats)
-        munmap(layer->repeats, core->lookups_max * sizeof *layer->repeats);
     if (layer->wants)
         munmap(layer->wants, core->lookups_max * sizeof *layer->wants);
     if (layer->reads)
@@ -301,7 +299,7 @@ static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint3
         layer->result.repeats++;
         return entry->value;
     }
-    /* In lines the row stays where it arrives. */
+    /* In pool lines the row stays where it arrives. */
     uint32_t dest = (layer->lines ? layer->want_count : layer->spill_count) | ST_SPILL_BIT;
     layer->spill_count++;
     table_take(core->row_table, entry, row_id, dest);
@@ -316,9 +314,8 @@ static uint32_t settle_missing(st_core *core, st_layer *layer, uint32_t row_id, 
     if (answer.kind == ST_FULL)
         return spill_row(core, layer, row_id, host, published);
     layer->result.misses += answer.kind == ST_MISS;
-    uint32_t line = layer->want_count | ST_SPILL_BIT;
     add_want(core, layer, row_id, answer.slot, host, published);
-    return layer->lines ? line : answer.slot;
+    return answer.slot;
 }
 
 /* Some of a step's lookups that this rank owns: where they stand in the step, and their sets. */
@@ -367,28 +364,6 @@ static void look_up_host(st_core *core, st_layer *layer, const block *in, const 
     }
 }
 
-/* Repeats are few, and their lines are wanted only when the rows are there: put aside, not looked for. */
-static void keep_repeats(st_layer *layer, const block *in, const st_lookup_answer *answers) {
-    for (uint32_t i = 0; i < in->count; i++)
-        if (answers[i].kind == ST_REPEAT)
-            layer->repeats[layer->repeat_count++] = in->at[i];
-}
-
-void st_step_point_repeats(st_core *core, uint32_t index) {
-    st_layer *layer = &core->layers[index];
-    struct st_table *lines = core->row_table;
-    if (layer->repeat_count == 0)
-        return;
-    table_reset(lines, layer->want_count);
-    for (uint32_t w = 0; w < layer->want_count; w++)
-        if (!(layer->wants[w].dest & ST_SPILL_BIT))
-            table_take(lines, table_find(lines, layer->wants[w].dest), layer->wants[w].dest, w | ST_SPILL_BIT);
-    for (uint32_t i = 0; i < layer->repeat_count; i++) {
-        uint32_t *ref = &layer->refs[layer->repeats[i]];
-        *ref = table_find(lines, *ref)->value;
-    }
-}
-
 static void block_settle(st_core *core, st_layer *layer, const block *in, uint32_t published) {
     st_lookup_answer answers[BLOCK];
     if (layer->directory.set_count)
@@ -407,8 +382,6 @@ static void block_settle(st_core *core, st_layer *layer, const block *in, uint32
     }
     layer->result.hits += kinds[ST_HIT];
     layer->result.repeats += kinds[ST_REPEAT];
-    if (layer->repeats && kinds[ST_REPEAT] && core->settle_from > ST_REPEAT)
-        keep_repeats(layer, in, answers);
     uint32_t hosts[BLOCK];
     if (layer->host_rows)
         look_up_host(core, layer, in, missing, missing_count, hosts);
@@ -474,7 +447,7 @@ static void choose_start(st_layer *layer) {
 static void layer_reset(st_core *core, st_layer *layer, uint64_t lookup_count) {
     choose_start(layer);
     layer->lookup_count = lookup_count;
-    layer->want_count = layer->read_count = layer->spill_count = layer->repeat_count = 0;
+    layer->want_count = layer->read_count = layer->spill_count = 0;
     layer->release_ns = 0;
     layer->release_known = 0;
     layer->result = (st_layer_result){.lookups = lookup_count};
@@ -833,9 +806,6 @@ int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t
         return -EINVAL;
     if (st_core_busy(core))
         return -EBUSY;
-    layer->repeats = map_lazily(core->lookups_max * sizeof *layer->repeats);
-    if (!layer->repeats)
-        return -ENOMEM;
     munmap(layer->refs, core->lookups_max * sizeof *layer->refs);
     layer->refs = refs;
     layer->external_refs = 1;

@@ -72,8 +72,7 @@ typedef struct st_layer {
     uint8_t *lines; /* a step path's pool, one record per want; NULL: rows go to the cache and spill */
     uint32_t line_bytes;
     int external_refs; /* refs is the caller's memory */
-    uint32_t *refs;    /* per lookup: dest, or ST_NO_ROW; with lines a row on its way is its line, not its slot */
-    uint32_t *repeats; /* with lines: lookups of this step whose row another one misses */
+    uint32_t *refs;    /* per lookup: dest, or ST_NO_ROW */
     st_want *wants;
     st_page_read *reads; /* the pass writes entries, the readers read them up to `published` */
     uint8_t *spill;
@@ -82,7 +81,7 @@ typedef struct st_layer {
     _Alignas(64) st_directory directory;
     st_directory host; /* of the second level */
     uint64_t lookup_count;
-    uint32_t want_count, read_count, spill_count, repeat_count;
+    uint32_t want_count, read_count, spill_count;
     uint64_t release_ns; /* emulated: not before this */
     int release_known;   /* release_ns is this step's */
     st_layer_result result;
@@ -176,8 +175,6 @@ int st_core_busy(st_core *core);
 int st_step_open(st_core *core);
 int st_step_pass(st_core *core, uint32_t index, const int64_t *row_ids, uint64_t count);
 int st_step_submit(st_core *core);
-/* With lines, after a layer's pass: rows asked for more than once get the line that the first of them gets. */
-void st_step_point_repeats(st_core *core, uint32_t index);
 /* After a layer's pass, where its device does not ask what later layers read: its rows may be released before they
  * are looked up. */
 int st_step_submit_early(st_core *core, uint32_t index);

@@ -26,10 +26,9 @@ struct st_step_path {
     /* the step in progress */
     uint32_t step;
     uint64_t seen_ns, deadline_ns;
-    uint32_t opened;                /* the core accepted the step */
-    uint32_t passed;                /* layers whose pass is over */
-    uint64_t counts[ST_LAYERS_MAX]; /* lookups, or the most there can be while that is not known */
-    uint32_t refused_layer;         /* whose ids were not accepted, or ST_LAYERS_MAX */
+    uint32_t opened;        /* the core accepted the step */
+    uint32_t passed;        /* layers whose pass is over */
+    uint32_t refused_layer; /* whose ids were not accepted, or ST_LAYERS_MAX */
     uint32_t failed_layer;
     uint32_t raised[ST_LAYERS_MAX];
     int32_t failed[ST_LAYERS_MAX];
@@ -55,9 +54,6 @@ static int published(const st_step_path *path, uint32_t layer, uint64_t *count) 
 static void raise_layer(st_step_path *path, uint32_t layer, uint32_t line_count, int32_t failed) {
     st_step_mail *mail = path->layers[layer].mail;
     st_answer_head *head = (st_answer_head *)path->layers[layer].answer;
-    uint32_t *refs = (uint32_t *)(head + 1);
-    for (uint64_t i = 0; failed && i < path->counts[layer]; i++)
-        refs[i] = ST_REF_FAILED;
     head->line_count = line_count;
     head->failed = failed;
     path->raised[layer] = 1;
@@ -115,10 +111,8 @@ static int await_ids(st_step_path *path, uint32_t layer, uint64_t *count) {
 
 /* The lines follow the step's refs. A count beyond the room is the pass's to refuse. */
 static void place_lines(st_step_path *path, uint32_t layer, uint64_t count) {
-    if (count > path->core->lookups_max)
-        return;
-    path->counts[layer] = count;
-    path->core->layers[layer].lines = path->layers[layer].answer + st_answer_lines(count);
+    if (count <= path->core->lookups_max)
+        path->core->layers[layer].lines = path->layers[layer].answer + st_answer_lines(count);
 }
 
 static int look_up_layers(st_step_path *path) {
@@ -141,7 +135,6 @@ static int look_up_layers(st_step_path *path) {
         path->passed = k + 1;
         if (k == 0)
             path->record.first_resolved_ns = st_now_ns() - path->seen_ns;
-        st_step_point_repeats(core, k);
     }
     path->record.resolved_ns = st_now_ns() - path->seen_ns;
     if (core->first_ns)
@@ -209,8 +202,6 @@ static void serve(st_step_path *path, uint64_t seen_ns) {
     path->seen_ns = seen_ns;
     path->deadline_ns = seen_ns + path->settings.timeout_ns;
     path->opened = path->passed = 0;
-    for (uint32_t k = 0; k < path->core->layer_count; k++)
-        path->counts[k] = path->core->lookups_max;
     memset(path->raised, 0, sizeof path->raised);
     memset(path->failed, 0, sizeof path->failed);
     memset(&path->record, 0, sizeof path->record);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step path with a GPU played by this program: it publishes ids, waits for the flag, gathers from slots and the
- * answer's lines, then moves those to their slots as the GPU does; every gathered row must be the pattern's. */
+/* The step path with a GPU played by this program: it publishes ids, waits for the flag, copies the answer and lines into "device"
+ * slots as the fill kernel does, and every gathered row must be the pattern's. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,8 +120,8 @@ static uint8_t *row_of(device *gpu, int k, uint32_t ref) {
     return gpu->slots[k] + (size_t)ref * ROW_BYTES;
 }
 
-/* Wait for the flag as the stream does, and copy the answer. */
-static void take_answer(device *gpu, int k) {
+/* Wait for the flag as the stream does, copy the answer, then do what the fill kernel does. */
+static void fill(device *gpu, int k) {
     st_step_layer *layer = &gpu->mail[k];
     for (uint64_t until_ns = st_now_ns() + 20 * second_ns; !__atomic_load_n(&layer->mail->ready, __ATOMIC_ACQUIRE);)
         CHECK(st_now_ns() < until_ns);
@@ -133,12 +133,6 @@ static void take_answer(device *gpu, int k) {
     if (head->failed == 0) /* late reads of a failed step may still write lines; a GPU copies them and uses none */
         memcpy(gpu->answer[k] + lines_at, layer->answer + lines_at, (size_t)head->line_count * LINE);
     CHECK(head->failed || head->line_count <= gpu->count[k]);
-}
-
-/* After the gather, which on the GPU is one with it: no row of this step is read from a slot that it fills. */
-static void fill(device *gpu, int k) {
-    const st_answer_head *head = (const st_answer_head *)gpu->answer[k];
-    const uint64_t lines_at = st_answer_lines(gpu->count[k]);
     for (uint32_t i = 0; gpu->failed[k] == 0 && i < head->line_count; i++) {
         const uint8_t *line = gpu->answer[k] + lines_at + (size_t)i * LINE;
         uint32_t ref;
@@ -166,12 +160,6 @@ static void gather_and_check(device *gpu, int k, const int64_t *ids, uint64_t co
     CHECK(st_pattern_check(seeds[k], expected, count, PAYLOAD, SCALES, rows, ROW_BYTES, &first_bad) == 0);
 }
 
-static void check_poison(const device *gpu, int k) {
-    const uint32_t *refs = (const uint32_t *)(gpu->answer[k] + sizeof(st_answer_head));
-    for (uint64_t i = 0; i < gpu->count[k]; i++)
-        CHECK(refs[i] == ST_REF_FAILED);
-}
-
 static void run_step(device *gpu, int64_t *const ids[LAYERS], const uint64_t counts[LAYERS]) {
     gpu->step++;
     for (int k = 0; k < LAYERS; k++) {
@@ -180,14 +168,10 @@ static void run_step(device *gpu, int64_t *const ids[LAYERS], const uint64_t cou
         __atomic_store_n(&gpu->mail[k].mail->published, counts[k] << 32 | gpu->step, __ATOMIC_RELEASE);
     }
     for (int k = 0; k < LAYERS; k++)
-        take_answer(gpu, k);
-    for (int k = 0; k < LAYERS; k++) {
+        fill(gpu, k);
+    for (int k = 0; k < LAYERS; k++)
         if (gpu->failed[k] == 0)
             gather_and_check(gpu, k, ids[k], counts[k]);
-        else
-            check_poison(gpu, k);
-        fill(gpu, k);
-    }
 }
 
 static uint64_t random_state = 88172645463325252ull;

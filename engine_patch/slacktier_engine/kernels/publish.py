@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 
 from slacktier.errors import ConfigError
-from slacktier_engine.kernels.system import INTERPRETED, store_release
+from slacktier_engine.kernels.system import INTERPRETED, store_release_u64
 
 # Small on purpose: a GEMM's block that wants most of an SM's registers waits for whatever is resident there.
-_BLOCK = 2048
-_WARPS = 8
+_BLOCK = 512
+_WARPS = 4
 
 
 @triton.jit(do_not_specialize=["lookups"])  # one lookup is a number like any other
@@ -31,20 +31,16 @@ def _publish_kernel(
     mail,
     mail_bytes,
     step_ptr,
-    copied_ptr,
     lookups,
     LAYERS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_LIVE: tl.constexpr,
-    HAS_COPIED: tl.constexpr,
     DEVICE: tl.constexpr,
 ):
     step = tl.load(step_ptr) + 1
     step = tl.where((step & 0xFFFFFFFF) == 0, step + 1, step)
     for layer in tl.static_range(LAYERS):
-        if HAS_COPIED:
-            tl.store(copied_ptr + layer, 0)
         out = (host_ids + layer * host_ids_bytes).to(tl.pointer_type(tl.int64))
         for first in range(0, lookups, BLOCK):
             at = first + tl.arange(0, BLOCK)
@@ -59,7 +55,7 @@ def _publish_kernel(
         # Every thread's ids are on their way before thread 0 releases the word.
         tl.debug_barrier()
         word = (lookups.to(tl.int64) << 32) | (step & 0xFFFFFFFF)
-        store_release(mail + layer * mail_bytes, word, DEVICE)
+        store_release_u64(mail + layer * mail_bytes, word, DEVICE)
     tl.store(step_ptr, step)
 
 
@@ -73,14 +69,12 @@ def publish(
     mail: int,
     mail_bytes: int,
     lookups_max: int,
-    copied: torch.Tensor | None = None,
 ) -> None:
     """Launch on the current stream; inside a graph or eagerly.
 
     ids       [T, L, C] int64 on the device, unit column stride
     live      [T] integers, 0 for padding, or None
     step      [1] int64 on the device, the last step's number
-    copied    [L] int32 on the device, out: 0, since no answer of this step was copied yet
     host_ids  address of layer 0's ids, pinned; layer k's are host_ids_bytes * k further; mail likewise
     raises    ConfigError for shapes and types that the kernel cannot take
     """
@@ -103,13 +97,11 @@ def publish(
         mail,
         mail_bytes,
         step,
-        copied if copied is not None else step,
         tokens * columns,
         LAYERS=layers,
         COLUMNS=columns,
         BLOCK=_BLOCK,
         HAS_LIVE=live is not None,
-        HAS_COPIED=copied is not None,
         DEVICE=not INTERPRETED,
         num_warps=_WARPS,
     )
