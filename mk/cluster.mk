@@ -19,5 +19,5 @@ cluster-down: ## End it; logs stay in build/cluster
 cluster-shell: ## A shell in the cluster's network, with kubectl and KUBECONFIG set
 	@$(CLUSTER)/cluster.sh exec bash
 
-test-cluster: cluster-env ## Custom resources and operator on a real Kubernetes
+test-cluster: cluster-env helm-env ## Custom resources and operator on a real Kubernetes
 	$(PYTEST) tests/cluster --timeout 900

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from rendering import RefusedError, helm_binary
+from chart_rendering import RefusedError, helm_binary
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,41 +4,17 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from typing import Any
 
 import pytest
-from rendering import Object, Rendered, component_of, container, merged
-
-BLOCKS = [{"devicePath": "/dev/slacktier0", "storageClassName": "local-nvme", "size": "1Ti"}]
-TOGGLES: dict[str, dict[str, Any]] = {
-    "kuberay": {},
-    "blocks": {"workers": {"nvme": {"blockVolumes": BLOCKS, "hostPath": ""}}},
-    "rdma": {"workers": {"memory": {"rdma": {"enabled": True, "networks": "roce"}, "hugepages": {"size2Mi": "2Gi"}}}},
-    "tls": {"tierd": {"tls": {"secretName": "tierd-tls"}, "persistence": {"enabled": True}}},
-    "monitoring": {
-        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")}
-    },
-    "open": {
-        "networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}, "crds": {"install": False},
-        "uninstall": {"deleteResources": True}, "security": {"seccompType": "Localhost"},
-    },
-}  # fmt: skip
-COMBINATIONS = [
-    frozenset(chosen) for count in range(len(TOGGLES) + 1) for chosen in itertools.combinations(TOGGLES, count)
-]
+from chart_rendering import COMBINATIONS, Object, Rendered, component_of, container, name_of, values_of
 
 
 @functools.cache
 def rendered(chosen: frozenset[str]) -> Rendered:
-    return Rendered.of(merged(*(TOGGLES[name] for name in chosen)), kuberay="kuberay" in chosen)
+    return Rendered.of(values_of(chosen), kuberay="kuberay" in chosen)
 
 
-def names(chosen: frozenset[str]) -> str:
-    return "+".join(sorted(chosen)) or "defaults"
-
-
-combinations = pytest.mark.parametrize("chosen", COMBINATIONS, ids=names)
+combinations = pytest.mark.parametrize("chosen", COMBINATIONS, ids=name_of)
 
 
 def test_all_sixty_four_are_looked_at() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import ROOT, Object, Rendered, container
+from chart_rendering import ROOT, Object, Rendered, container
 
 from slacktier.crd import RESOURCES
 from slacktier.crd_model import GATE, PLACEMENT_LABEL

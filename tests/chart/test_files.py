@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, ROOT, Rendered
+from chart_rendering import CHART, ROOT, Rendered
 
 from slacktier import metrics
 from slacktier.metrics import Metric, MetricKind

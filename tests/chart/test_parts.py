@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, ROOT, RefusedError, Rendered, component_of, container, helm, template
+from chart_rendering import CHART, ROOT, RefusedError, Rendered, component_of, container, helm, template
 
 from slacktier.crd_model import GATE, PLACEMENT_LABEL
 from slacktier_cli.main import LazyGroup

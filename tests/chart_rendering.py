@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart as Helm renders it, and what is in it."""
+"""The chart as Helm renders it, what is in it, and the toggles of which all combinations are looked at."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "helm/slacktier"
 KUBERAY: Final = "ray.io/v1/RayCluster"
 NAMESPACE: Final = "slacktier-system"
@@ -107,3 +108,31 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
             both = isinstance(value, Mapping) and isinstance(whole.get(key), dict)
             whole[key] = merged(whole[key], value) if both else value
     return whole
+
+
+BLOCKS = [{"devicePath": "/dev/slacktier0", "storageClassName": "local-nvme", "size": "1Ti"}]
+TOGGLES: dict[str, dict[str, Any]] = {
+    "kuberay": {},
+    "blocks": {"workers": {"nvme": {"blockVolumes": BLOCKS, "hostPath": ""}}},
+    "rdma": {"workers": {"memory": {"rdma": {"enabled": True, "networks": "roce"}, "hugepages": {"size2Mi": "2Gi"}}}},
+    "tls": {"tierd": {"tls": {"secretName": "tierd-tls"}, "persistence": {"enabled": True}}},
+    "monitoring": {
+        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")}
+    },
+    "open": {
+        "networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}, "crds": {"install": False},
+        "uninstall": {"deleteResources": True}, "security": {"seccompType": "Localhost"},
+    },
+}  # fmt: skip
+COMBINATIONS = [
+    frozenset(chosen) for count in range(len(TOGGLES) + 1) for chosen in itertools.combinations(TOGGLES, count)
+]
+
+
+def name_of(chosen: frozenset[str]) -> str:
+    return "+".join(sorted(chosen)) or "defaults"
+
+
+def values_of(chosen: frozenset[str]) -> dict[str, Any]:
+    """Values of a combination; `kuberay` is what the cluster has, not a value."""
+    return merged(*(TOGGLES[name] for name in chosen))
