@@ -29,6 +29,7 @@ def _free_ports(count: int) -> list[int]:
 @dataclass(frozen=True)
 class ApiServer:
     port: int
+    ca_file: Path
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """What kubectl prints; raises RefusedError with what it said."""
@@ -73,7 +74,7 @@ def _api_server(folder: Path, port: int, etcd: int) -> list[str]:
 def api_server(folder: Path) -> Iterator[ApiServer]:
     """A server that answers; it and what it holds are gone afterwards."""
     client, peer, port = _free_ports(3)
-    found = ApiServer(port)
+    found = ApiServer(port, folder / "certificates/apiserver.crt")
     with ExitStack() as stack:
         for name, command in (("etcd", _etcd(folder, client, peer)), ("api", _api_server(folder, port, client))):
             log = stack.enter_context((folder / f"{name}.log").open("wb"))
