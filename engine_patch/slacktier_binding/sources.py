@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from slacktier.api import Access, LayerAccess, ReplicaAccess
 from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
 from slacktier_native.core import LayerSetup
+from slacktier_native.rdma import RdmaSpec
 from slacktier_native.row_link import RowsSpec
 from slacktier_native.sources import AnySource, SourceSpec
 
@@ -28,14 +29,23 @@ def _tcp(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
     )  # fmt: skip
 
 
+def _rdma(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
+    if not replica.host:
+        raise ConfigError(f"replica {replica.replica}: no address in the access")
+    return RdmaSpec(
+        replica.host, replica.port, token_file(directory, replica), layer_id, table=uuid.UUID(replica.table_uuid)
+    )
+
+
 def _local(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
     delay = replica.delay.delay() if replica.delay else None
     return SourceSpec(replica.tier, tuple(Path(path) for path in replica.paths), replica.device, delay)
 
 
-# What opens a replica of each tier; a tier that is not here is passed over as long as another replica is left.
+# What opens a replica of each tier.
 MAKERS: Final[dict[Tier, Maker]] = {
     Tier.NVME: _local, Tier.DRAM: _local, Tier.EMULATED: _local, Tier.TCP: _tcp,
+    Tier.RDMA: _rdma,
 }  # fmt: skip
 
 
@@ -51,17 +61,20 @@ def token_file(directory: Path, replica: ReplicaAccess) -> Path:
     return path
 
 
-def layer_sources(layer: LayerAccess, directory: Path) -> tuple[AnySource, ...]:
+def layer_sources(
+    layer: LayerAccess, directory: Path, tiers: Collection[Tier] = tuple(MAKERS)
+) -> tuple[AnySource, ...]:
     """One layer's sources in order of preference; raises ConfigError where none can be opened by this build.
 
     directory  for keys; of this user alone
+    tiers      that the engine reads; a replica on another one is passed over as long as one is left
     """
     made = tuple(
-        MAKERS[replica.tier](layer.layer_id, replica, directory) for replica in layer.replicas if replica.tier in MAKERS
+        MAKERS[replica.tier](layer.layer_id, replica, directory) for replica in layer.replicas if replica.tier in tiers
     )
     if not made:
-        tiers = ", ".join(replica.tier.value for replica in layer.replicas)
-        raise ConfigError(f"layer {layer.layer_id}: its replicas are on {tiers}, which this build does not read")
+        found = ", ".join(replica.tier.value for replica in layer.replicas)
+        raise ConfigError(f"layer {layer.layer_id}: its replicas are on {found}, which this engine does not read")
     return made
 
 

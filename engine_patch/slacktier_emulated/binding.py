@@ -21,7 +21,7 @@ from slacktier_binding.client import TierdAddress, TierdClient
 from slacktier_binding.sources import layer_sources
 from slacktier_binding.watcher import AccessWatcher
 from slacktier_emulated.engine_client import EngineClient
-from slacktier_emulated.layers import LayerPlan, Source
+from slacktier_emulated.layers import SERVED_TIERS, LayerPlan, Source
 from slacktier_emulated.profile import Profile, Schedule
 from slacktier_native.row_link import RowsSpec
 from slacktier_native.sources import AnySource, SourceSpec
@@ -84,7 +84,7 @@ def _source(spec: AnySource) -> Source:
 def layer_plans(access: Access, directory: Path) -> tuple[LayerPlan, ...]:
     """What the engine is started with."""
     return tuple(
-        LayerPlan(layer.layer_id, tuple(map(_source, layer_sources(layer, directory))), layer.cache_rows)
+        LayerPlan(layer.layer_id, tuple(map(_source, layer_sources(layer, directory, SERVED_TIERS))), layer.cache_rows)
         for layer in sorted(access.layers, key=lambda each: each.layer_id)
     )
 
@@ -95,7 +95,7 @@ def control_body(access: Access, directory: Path) -> dict[str, Any]:
 
 
 def _layer_change(layer: LayerAccess, directory: Path) -> dict[str, Any]:
-    sources = [_source_change(spec) for spec in layer_sources(layer, directory)]
+    sources = [_source_change(spec) for spec in layer_sources(layer, directory, SERVED_TIERS)]
     return {"layer_id": layer.layer_id, "sources": sources, "cache_rows": layer.cache_rows}
 
 

@@ -83,6 +83,15 @@ def _apply_layer(tier: EngineTier, setup: LayerSetup, undo: ExitStack) -> None:
     if setup.cache_rows != rows_before:
         undo.callback(group.path.set_cache_rows, index, rows_before)
         group.path.set_cache_rows(index, setup.cache_rows)
+    host_before = group.core.host_cache_bytes(index)
+    if setup.host_cache_bytes != host_before:
+        undo.callback(_set_host_cache, group, index, host_before)
+        _set_host_cache(group, index, setup.host_cache_bytes)
+
+
+def _set_host_cache(group: LookupGroup, index: int, byte_count: int) -> None:
+    with group.path.between_steps() as core:
+        core.set_host_cache(index, byte_count)
 
 
 def _switch(group: LookupGroup, index: int, sources: Sequence[AnySource]) -> None:

@@ -91,6 +91,7 @@ def status(tier: EngineTier) -> dict[str, Any]:
                     "rows": table.row_count,
                     "sources": [source.label for source in group.core.sources(index)],
                     "cache_rows": totals[table.layer_id]["cache_rows"],
+                    "host_cache_rows": totals[table.layer_id]["host_rows"],
                     "check_rate": group.checker.rate,
                     "lossy": table.layer_id in group.seen,
                     "backend": group.core.backend,

@@ -22,11 +22,13 @@ from slacktier.input_errors import config_error
 from slacktier.tiers import Tier
 from slacktier_binding.client import TierdAddress
 from slacktier_native.core import LayerSetup, SourceSpec
+from slacktier_native.rdma import RdmaSettings, RdmaSpec, ReadUnit
 from slacktier_native.row_link import TIMEOUT_S, RowsSpec, parse_address
 from slacktier_native.sources import AnySource
 
 INSTANCE_VARIABLE: Final = "SLACKTIER_INSTANCE"
 _FILE_BYTES_MAX: Final = 1 << 20
+_REMOTE: Final = (Tier.TCP, Tier.RDMA)
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -50,13 +52,23 @@ class OnReadFailure(StrEnum):
     END_PROCESS = "end_process"
 
 
+class RdmaPort(_Part):
+    """Which port of this machine reads, and what one READ brings; default: the first active one with a usable GID."""
+
+    device: str = ""
+    port: Annotated[int, Field(ge=0, le=255)] = 0
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    unit: ReadUnit = ReadUnit.RECORD
+
+
 class Source(_Part):
     """One replica of a layer's table.
 
     paths       nvme, dram, emulated: the region's files or devices, one per stripe
     device      emulated: name of the queue that processes share; delay: a delay model by name
-    address     tcp: HOST:PORT of a row server; token_file: what proves to it who asks
-    silent_s    tcp: a server that says nothing for so long counts as dead
+    address     tcp: HOST:PORT of a row server; rdma: of a memory node; token_file: what proves to it who asks
+    silent_s    tcp, rdma: a server that says nothing for so long counts as dead
+    rdma        rdma: the port to read through
     """
 
     tier: Tier
@@ -66,14 +78,19 @@ class Source(_Part):
     address: str = ""
     token_file: Path | None = None
     silent_s: Annotated[float, Field(ge=0.001, le=60, allow_inf_nan=False)] = TIMEOUT_S
+    rdma: RdmaPort | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Source:
-        if self.tier is Tier.TCP:
+        if self.tier in _REMOTE:
             if not self.address or self.token_file is None or self.paths or self.device or self.delay:
-                raise ValueError("a source of tier tcp needs address and token_file, and nothing of the other tiers")
+                raise ValueError(
+                    f"a source of tier {self.tier.value} needs address and token_file, and nothing of the other tiers"
+                )
         elif not self.paths or self.address or self.token_file:
             raise ValueError(f"a source of tier {self.tier.value} needs paths, and nothing of the other tiers")
+        if self.rdma is not None and self.tier is not Tier.RDMA:
+            raise ValueError(f"rdma belongs to tier rdma, this source is of tier {self.tier.value}")
         if self.delay and self.delay not in SHIPPED:
             raise ValueError(f"delay model {self.delay!r}: expected one of {', '.join(SHIPPED)}")
         try:
@@ -86,19 +103,28 @@ class Source(_Part):
         """As the lookup core takes it; raises ConfigError for what no core can open."""
         if self.token_file is not None:
             host, port = parse_address(self.address)
+            if self.tier is Tier.RDMA:
+                chosen = self.rdma or RdmaPort()
+                settings = RdmaSettings(**dict(chosen), timeout_s=self.silent_s)
+                return RdmaSpec(host, port, self.token_file, layer_id, settings=settings)
             return RowsSpec(host, port, self.token_file, layer_id, timeout_s=self.silent_s)
         return SourceSpec(self.tier, self.paths, self.device, SHIPPED.get(self.delay))
 
 
 class Table(_Part):
-    """One layer's table: replicas in order of preference, and its share of the row cache on each rank."""
+    """One layer's table: replicas in order of preference, and its share of the row cache on each rank.
+
+    host_cache_gib  a second level of that cache in each rank's host memory, for rows that fall out of the first
+    """
 
     layer: Annotated[int, Field(ge=0)]
     sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=4)]
     cache_rows: Annotated[int, Field(ge=0)] = 0
+    host_cache_gib: Annotated[float, Field(ge=0, le=4096, allow_inf_nan=False)] = 0.0
 
     def setup(self) -> LayerSetup:
-        return LayerSetup(self.layer, tuple(source.spec(self.layer) for source in self.sources), self.cache_rows)
+        sources = tuple(source.spec(self.layer) for source in self.sources)
+        return LayerSetup(self.layer, sources, self.cache_rows, int(self.host_cache_gib * (1 << 30)))
 
 
 class Reads(_Part):

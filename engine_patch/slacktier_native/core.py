@@ -137,6 +137,7 @@ class LookupCore:
         self._superblocks: list[Superblock] = []
         self._pointers = (ctypes.c_void_p * len(layers))()
         self._counts = (ctypes.c_uint64 * len(layers))()
+        self._host_cache_bytes = [0] * len(layers)
         self._delivered: list[dict[str, int]] = [{} for _ in layers]
         self._counted = [[0] * REPLICAS_MAX for _ in layers]
         self.layer_ids = tuple(setup.layer_id for setup in layers)
@@ -344,6 +345,11 @@ class LookupCore:
         if rc < 0:
             layer_id = self.layer_ids[layer_index]
             raise ConfigError(f"second level of {byte_count} bytes for layer {layer_id}: {os.strerror(-rc)}")
+        self._host_cache_bytes[layer_index] = byte_count
+
+    def host_cache_bytes(self, layer_index: int) -> int:
+        """What the layer's second level was given; 0: it is off."""
+        return self._host_cache_bytes[layer_index]
 
     def set_dedup(self, on: bool) -> None:
         """Between steps: off, a missing row is read once for each time that a step asks for it. For benchmarks."""

@@ -12,6 +12,7 @@ import pytest
 from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
 from slacktier_engine.settings import Binding, OnMismatch, load_binding, load_settings, parse_binding
+from slacktier_native.rdma import RdmaSettings, RdmaSpec, ReadUnit
 
 TABLE: dict[str, Any] = {"layer": 1, "sources": [{"tier": "nvme", "paths": ["/tables/l1.region"]}], "cache_rows": 100}
 
@@ -25,11 +26,19 @@ def test_a_file_names_replicas_in_order(tmp_path: Path) -> None:
         "  - {tier: nvme, paths: [/dev/nvme0n1, /dev/nvme1n1]}\n"
         "  - {tier: emulated, paths: [/tables/l14.region], device: disk, delay: paper-rdma}\n"
         "  - {tier: tcp, address: 'memory-0:9200', token_file: /run/token}\n"
+        "  - {tier: rdma, address: 'memory-1:9300', token_file: /run/token, silent_s: 3,\n"
+        "     rdma: {device: mlx5_0, unit: page}}\n"
+        "  cache_rows: 1000\n"
+        "  host_cache_gib: 2.5\n"
         "check: {rate: 0.25, on_mismatch: count}\n"
     )
     settings = load_settings(str(path))
     setup = settings.tables[0].setup()
-    assert [source.tier for source in setup.sources] == [Tier.NVME, Tier.EMULATED, Tier.TCP]
+    assert [source.tier for source in setup.sources] == [Tier.NVME, Tier.EMULATED, Tier.TCP, Tier.RDMA]
+    memory_node = setup.sources[3]
+    assert isinstance(memory_node, RdmaSpec)
+    assert memory_node.settings == RdmaSettings(device="mlx5_0", unit=ReadUnit.PAGE, timeout_s=3.0)
+    assert (setup.cache_rows, setup.host_cache_bytes) == (1000, 5 << 29)
     assert setup.sources[2].label == "tcp:memory-0:9200"
     assert setup.sources[0].label == "nvme:/dev/nvme0n1,/dev/nvme1n1"
     assert (settings.check.rate, settings.check.on_mismatch) == (0.25, OnMismatch.COUNT)
@@ -50,6 +59,12 @@ def test_the_variable_may_hold_the_object_itself() -> None:
         ({"tables": [{**TABLE, "sources": [{"tier": "emulated", "paths": ["x"]}]}]}, "emulated ones need a name"),
         ({"tables": [{**TABLE, "sources": [{"tier": "tape", "paths": ["x"]}]}]}, "unknown value 'tape'"),
         ({"tables": [{**TABLE, "sources": [{"tier": "tcp", "address": "m:1"}]}]}, "tcp needs address and token_file"),
+        ({"tables": [{**TABLE, "sources": [{"tier": "rdma", "paths": ["x"]}]}]}, "rdma needs address and token_file"),
+        (
+            {"tables": [{**TABLE, "sources": [{"tier": "nvme", "paths": ["x"], "rdma": {"device": "mlx5_0"}}]}]},
+            "rdma belongs to tier rdma, this source is of tier nvme",
+        ),
+        ({"tables": [{**TABLE, "host_cache_gib": -1}]}, "tables[0].host_cache_gib: -1"),
         (
             {"tables": [{**TABLE, "sources": [{"tier": "tcp", "address": "m", "token_file": "t"}]}]},
             "address 'm': expected HOST:PORT",

@@ -157,6 +157,7 @@ def check_sources_and_sizes_change_under_load(folder: Path) -> None:
                     {"tier": ("nvme", "dram")[turn % 2], "paths": [str(folder / "regions" / f"{layer_id}.region")]}
                 ],
                 "cache_rows": 16 * (1 + turn % 7),
+                "host_cache_gib": (0.0, 0.0005, 0.001)[turn // 3 % 3],
             }
             for layer_id in world.LAYERS
         ]
@@ -165,5 +166,7 @@ def check_sources_and_sizes_change_under_load(folder: Path) -> None:
     counted = tier.counts.layers[1]
     assert counted.checked >= 100 * world.TOKENS * world.COLUMNS
     assert counted.mismatched == 0
-    assert tier.groups[0].core.stats()[1]["evictions"] > 1000
+    stats = tier.groups[0].core.stats()[1]
+    assert stats["evictions"] > 1000
+    assert stats["host_hits"] > 0
     tier.close()
