@@ -137,6 +137,7 @@ class LookupCore:
         self._superblocks: list[Superblock] = []
         self._pointers = (ctypes.c_void_p * len(layers))()
         self._counts = (ctypes.c_uint64 * len(layers))()
+        self._lookups = [0] * len(layers)  # of the open step: what gather() writes
         self._host_cache_bytes = [0] * len(layers)
         self._delivered: list[dict[str, int]] = [{} for _ in layers]
         self._counted = [[0] * REPLICAS_MAX for _ in layers]
@@ -256,6 +257,7 @@ class LookupCore:
         rc = library().st_step_begin(self._require(), self._pointers, self._counts)
         if rc < 0:
             raise self._begin_error(rc, arrays)
+        self._lookups = [ids.size for ids in arrays]  # only now: a refused begin leaves the open step as it is
 
     def _begin_error(self, rc: int, arrays: Sequence[RowIds]) -> SlackTierError:
         if rc == -errno.ERANGE:
@@ -320,7 +322,7 @@ class LookupCore:
 
     def gather(self, layer_index: int, out: npt.NDArray[np.uint8]) -> None:
         """Rows in order of the ids into out [n, row_bytes] uint8: payload, then scales; unowned rows are zero."""
-        row_bytes, count = self.row_bytes(layer_index), self._counts[layer_index]
+        row_bytes, count = self.row_bytes(layer_index), self._lookups[layer_index]
         if not out.flags.c_contiguous or out.nbytes < count * row_bytes or out.dtype != np.uint8:
             raise ConfigError(f"gather: buffer of {out.nbytes} bytes, expected {count * row_bytes} of uint8")
         rc = library().st_step_gather(self._require(), layer_index, out.ctypes.data, row_bytes)

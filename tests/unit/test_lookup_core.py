@@ -179,6 +179,17 @@ def test_gather_without_wait_is_refused(core: LookupCore) -> None:
         core.gather(0, np.empty((500, 264), np.uint8))
 
 
+def test_a_refused_begin_leaves_what_gather_expects(core: LookupCore) -> None:
+    ids = np.arange(50, dtype=np.int64)
+    core.begin([ids, ids])
+    with pytest.raises(TierUnavailableError, match="a step is open"):
+        core.begin([ids[:1], ids[:1]])
+    core.wait(0)
+    with pytest.raises(ConfigError, match="gather: buffer of 264 bytes, expected 13200"):
+        core.gather(0, np.empty((1, 264), np.uint8))
+    core.end()
+
+
 @pytest.mark.parametrize("bad", [ROWS, -2, 2**40])
 def test_ids_outside_the_table_are_named(core: LookupCore, bad: int) -> None:
     with pytest.raises(ConfigError, match=f"row id {bad}, expected -1 to {ROWS - 1}"):
