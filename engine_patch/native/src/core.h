@@ -4,6 +4,7 @@
 #define ST_CORE_H
 
 #include <pthread.h>
+#include <string.h>
 
 #include "directory.h"
 #include "source.h"
@@ -154,6 +155,13 @@ static inline uint8_t *st_dest(const st_layer *layer, uint32_t dest) {
 enum { ST_HOST_SEED_BYTES = 16 }; /* keeps records 16-byte aligned */
 static inline uint8_t *st_host_record(const st_layer *layer, uint32_t slot) {
     return layer->host_records + slot * (uint64_t)(ST_HOST_SEED_BYTES + layer->layout.record_bytes);
+}
+
+/* A record that was checked against layout, into a slot of the second level. */
+static inline void st_host_keep(const st_layer *layer, uint32_t slot, const st_layout *layout, const uint8_t *record) {
+    uint8_t *kept = st_host_record(layer, slot);
+    memcpy(kept, &layout->crc_seed, sizeof layout->crc_seed);
+    memcpy(kept + ST_HOST_SEED_BYTES, record, layout->record_bytes);
 }
 
 static inline int st_same_geometry(const st_layout *a, const st_layout *b) {

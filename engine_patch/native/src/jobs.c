@@ -30,9 +30,7 @@ uint32_t st_claim(st_layer *layer, uint32_t limit, uint32_t *first) {
 static void keep_on_host(st_layer *layer, const st_layout *layout, const st_want *want, const uint8_t *record) {
     if (want->host & ST_HOST_HIT) /* it came from there, or there is no slot */
         return;
-    uint8_t *kept = st_host_record(layer, want->host);
-    memcpy(kept, &layout->crc_seed, sizeof layout->crc_seed);
-    memcpy(kept + ST_HOST_SEED_BYTES, record, layout->record_bytes);
+    st_host_keep(layer, want->host, layout, record);
 }
 
 st_fault st_deliver_row(st_layer *layer, const st_layout *layout, uint32_t index, const uint8_t *record) {

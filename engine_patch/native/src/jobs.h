@@ -6,6 +6,11 @@
 
 #include "core.h"
 
+/* A read that nobody has tried yet: the replica that the step begins with has the first turn. */
+static inline st_job st_first_try(const st_layer *layer, uint32_t layer_index, uint32_t read) {
+    return (st_job){.layer = layer_index, .read = read, .replica = (uint8_t)layer->start};
+}
+
 /* Up to limit reads of a layer: the first index, and how many. */
 uint32_t st_claim(st_layer *layer, uint32_t limit, uint32_t *first);
 

@@ -152,7 +152,7 @@ static uint32_t claim(st_lane *lane, uint32_t *layer_index) {
         if ((count = st_claim(layer, lane->rows_max, &first)) == 0)
             continue;
         for (uint32_t i = 0; i < count; i++)
-            lane->jobs[i] = (st_job){.layer = k, .read = first + i, .replica = (uint8_t)layer->start};
+            lane->jobs[i] = st_first_try(layer, k, first + i);
         *layer_index = k;
         if (layer->lanes[layer->start] == lane)
             return count;

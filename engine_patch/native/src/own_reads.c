@@ -68,20 +68,14 @@ void st_own_reads_close(st_core *core) {
     if (!own)
         return;
 #ifdef ST_HAVE_URING
-    /* The kernel writes into the buffers until the last read is back, and closing the ring does not wait for it. */
-    while (own->in_flight) {
-        io_uring_submit_and_wait(&own->ring, 1);
-        st_slots_reap(own);
-    }
-    if (own->ring_open)
-        io_uring_queue_exit(&own->ring);
+    st_slots_close_ring(own);
 #endif
     st_slots_close(own);
     free(own);
 }
 
 int st_core_set_own_reads(st_core *core, int on) {
-    if (core->in_step || st_step_in_flight(core))
+    if (st_core_busy(core))
         return -EBUSY;
     if (!on)
         st_own_reads_close(core);

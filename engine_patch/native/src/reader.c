@@ -59,23 +59,22 @@ static const uint8_t *page_in_memory(const st_layer *layer, const st_job *job) {
     return layer->sources[job->replica]->memory + (uint64_t)layer->reads[job->read].page_id * ST_PAGE_BYTES;
 }
 
-static void prefetch_page(const st_layer *layer, st_job job, uint32_t read) {
-    job.read = read;
+static void prefetch_page(const st_layer *layer, uint32_t layer_index, uint32_t read) {
+    st_job job = st_first_try(layer, layer_index, read);
     st_prefetch_read(layer, &job, page_in_memory(layer, &job));
 }
 
 /* Reads from memory: copied here and now; those that fail go the way of all others. */
 static void copy_reads(reader *self, uint32_t layer_index, uint32_t first, uint32_t count) {
     st_layer *layer = &self->core->layers[layer_index];
-    st_job job = {.layer = layer_index, .read = first, .replica = (uint8_t)layer->start};
     uint32_t copied = 0, rows = 0;
     for (uint32_t i = 0; i < count && i < ST_PREFETCH_READS; i++)
-        prefetch_page(layer, job, first + i);
+        prefetch_page(layer, layer_index, first + i);
     for (uint32_t i = 0; i < count; i++) {
-        job = (st_job){.layer = layer_index, .read = first + i, .replica = (uint8_t)layer->start};
+        st_job job = st_first_try(layer, layer_index, first + i);
         st_fault_report why;
         if (i + ST_PREFETCH_READS < count)
-            prefetch_page(layer, job, first + i + ST_PREFETCH_READS);
+            prefetch_page(layer, layer_index, first + i + ST_PREFETCH_READS);
         int rc = st_deliver_page(layer, &job, page_in_memory(layer, &job), &why);
         if (rc >= 0) {
             copied++;
@@ -130,14 +129,6 @@ static uint32_t claim_and_start(reader *self) {
     return total;
 }
 
-#ifdef ST_HAVE_URING
-/* Submit, and wait for at least one completion; what is queued stays queued if the kernel is short of memory. */
-static void submit_and_reap(reader *self) {
-    io_uring_submit_and_wait(&self->slots.ring, 1);
-    st_slots_reap(&self->slots);
-}
-#endif
-
 static void *reader_main(void *argument) {
     reader *self = argument;
     st_core *core = self->core;
@@ -155,7 +146,7 @@ static void *reader_main(void *argument) {
         uint32_t claimed = claim_and_start(self);
 #ifdef ST_HAVE_URING
         if (self->slots.in_flight) {
-            submit_and_reap(self);
+            st_slots_submit_and_reap(&self->slots);
             continue;
         }
 #endif
@@ -163,11 +154,7 @@ static void *reader_main(void *argument) {
             st_idle(&core->work, &core->sleepers, seen_work, core->spin_us);
     }
 #ifdef ST_HAVE_URING
-    /* The kernel writes into the buffers until the last read is back, and closing the ring does not wait for it. */
-    while (self->slots.in_flight)
-        submit_and_reap(self);
-    if (self->slots.ring_open)
-        io_uring_queue_exit(&self->slots.ring);
+    st_slots_close_ring(&self->slots);
 #endif
     return NULL;
 }

@@ -40,11 +40,8 @@ static int put_in_cache(st_core *core, st_layer *layer, uint32_t row_id, const u
 static int put_on_host(st_core *core, st_layer *layer, const st_layout *layout, uint32_t row_id,
                        const uint8_t *record) {
     st_lookup_answer answer = claim(&layer->host, row_id, core->step);
-    if (answer.kind == ST_MISS) {
-        uint8_t *kept = st_host_record(layer, answer.slot);
-        memcpy(kept, &layout->crc_seed, sizeof layout->crc_seed);
-        memcpy(kept + ST_HOST_SEED_BYTES, record, layout->record_bytes);
-    }
+    if (answer.kind == ST_MISS)
+        st_host_keep(layer, answer.slot, layout, record);
     return answer.kind != ST_FULL;
 }
 

@@ -123,6 +123,11 @@ void st_slots_start(st_slots *self, const st_job *job) {
     start(self, slot);
 }
 
+static void start_first_try(st_slots *self, uint32_t layer_index, uint32_t read) {
+    st_job job = st_first_try(&self->core->layers[layer_index], layer_index, read);
+    st_slots_start(self, &job);
+}
+
 /* Those that the second level answers last: they are copies, while the others' devices work. */
 void st_slots_start_claimed(st_slots *self, uint32_t layer_index, uint32_t first, uint32_t count) {
     st_layer *layer = &self->core->layers[layer_index];
@@ -131,14 +136,13 @@ void st_slots_start_claimed(st_slots *self, uint32_t layer_index, uint32_t first
         if (st_is_on_host(layer, read))
             answered[answered_count++] = read;
         else
-            st_slots_start(self, &(st_job){.layer = layer_index, .read = read, .replica = (uint8_t)layer->start});
+            start_first_try(self, layer_index, read);
     }
     for (uint32_t i = 0; i < answered_count; i++) {
         if (st_deliver_from_host(layer, answered[i]))
             hits++;
         else
-            st_slots_start(self,
-                           &(st_job){.layer = layer_index, .read = answered[i], .replica = (uint8_t)layer->start});
+            start_first_try(self, layer_index, answered[i]);
     }
     if (hits)
         st_complete_from_host(layer, hits);
@@ -186,6 +190,20 @@ void st_slots_reap(st_slots *self) {
             start(self, slots[i]);
         }
     }
+}
+
+void st_slots_submit_and_reap(st_slots *self) {
+    io_uring_submit_and_wait(&self->ring, 1);
+    st_slots_reap(self);
+}
+
+void st_slots_close_ring(st_slots *self) {
+    /* The kernel writes into the buffers until the last read is back, and closing the ring does not wait for it. */
+    while (self->in_flight)
+        st_slots_submit_and_reap(self);
+    if (self->ring_open)
+        io_uring_queue_exit(&self->ring);
+    self->ring_open = 0;
 }
 
 int st_slots_open_ring(st_slots *self, const unsigned *flags) {

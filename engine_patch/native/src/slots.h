@@ -44,6 +44,12 @@ int st_slots_open_ring(st_slots *slots, const unsigned *flags);
 
 /* Deal with the completions that are there. */
 void st_slots_reap(st_slots *slots);
+
+/* Submit, and wait for at least one completion; what is queued stays queued if the kernel is short of memory. */
+void st_slots_submit_and_reap(st_slots *slots);
+
+/* Wait for what is in flight, by the thread that submitted it. */
+void st_slots_close_ring(st_slots *slots);
 #endif
 
 #endif
