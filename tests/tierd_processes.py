@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +72,10 @@ class Tierd:
 
     def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
         self.directory, self.host = directory, host
-        self.run_dir = directory / "run"
+        # Sockets lie there, and tierd takes at most 60 characters: pytest's directory may be longer by itself.
+        short = tempfile.mkdtemp(prefix="tierd-")
+        weakref.finalize(self, shutil.rmtree, short, ignore_errors=True)
+        self.run_dir = Path(short) / "run"
         tokens = directory / "tokens"
         tokens.write_text(f"admin me {ADMIN}\n")
         tokens.chmod(0o600)
