@@ -2,11 +2,11 @@
 """`slacktier measure reads` gives back the delay model of an emulated device, and a file that a plan can use."""
 
 import json
-import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from slacktier.errors import ConfigError
 from slacktier.page import PAGE_BYTES, RowFormat, State, Superblock, encode_superblock
 from slacktier.tiers import Tier
 from slacktier.window_fit import fit_read_model
-from slacktier_cli.main import main
 from slacktier_cli.planning.load import load_read_model
 from slacktier_native.measure_reads import CoreReader, Load, loads_of, measure
 from slacktier_native.pages import PageCodec, pattern_fill
@@ -84,24 +83,20 @@ def test_counts_that_cannot_be_fitted_are_refused(region: Path, pages: tuple[int
         measure(opener(SourceSpec(Tier.DRAM, (region,))), pages=pages)
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["slacktier", "measure", "reads", *map(str, words)])
-    try:
-        main()
-    except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else 1
-    return 0
+@pytest.fixture
+def measure_reads(slacktier: Any) -> Any:
+    """measure_reads(*words): (exit code, stdout, stderr) of `slacktier measure reads WORDS`."""
+    return lambda *words: slacktier("measure", "reads", *words)
 
 
 QUICK = ("--pages", 10, "--pages", 80, "--seconds", 0.5)
 
 
-def test_file_written_is_one_that_a_plan_reads(
-    region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_written_is_one_that_a_plan_reads(region: Path, tmp_path: Path, measure_reads: Any) -> None:
     out = tmp_path / "disk.yaml"
-    assert command(monkeypatch, region, *QUICK, "--out", out, "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
+    code, shown, _ = measure_reads(region, *QUICK, "--out", out, "--json")
+    assert code == 0
+    printed = json.loads(shown)
     found = load_read_model(out)
     assert found.tier is Tier.NVME
     assert found.read.model_dump() == printed["read"]
@@ -109,54 +104,54 @@ def test_file_written_is_one_that_a_plan_reads(
     assert len(printed["measured"]) == found.samples
 
 
-def test_existing_file_is_kept(
-    region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_existing_file_is_kept(region: Path, tmp_path: Path, measure_reads: Any) -> None:
     out = tmp_path / "disk.yaml"
     out.write_text("mine")
-    assert command(monkeypatch, region, *QUICK, "--out", out) == 2
+    code, _, err = measure_reads(region, *QUICK, "--out", out)
+    assert code == 2
     assert out.read_text() == "mine"
-    assert "exists" in capsys.readouterr().err
+    assert "exists" in err
 
 
 def test_missing_directory_is_refused_before_anything_is_measured(
-    region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    region: Path, tmp_path: Path, measure_reads: Any
 ) -> None:
     out = tmp_path / "none" / "disk.yaml"
-    assert command(monkeypatch, region, "--seconds", 600, "--out", out) == 2  # the test's own limit is far shorter
-    assert f"--out {out}: no such directory" in capsys.readouterr().err
+    code, _, err = measure_reads(region, "--seconds", 600, "--out", out)  # the test's own limit is far shorter
+    assert code == 2
+    assert f"--out {out}: no such directory" in err
 
 
-def test_remote_node_is_measured_over_tcp(
-    region: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_remote_node_is_measured_over_tcp(region: Path, tmp_path: Path, measure_reads: Any) -> None:
     token = tmp_path / "token"
     token.write_bytes(b"0123456789abcdef0123456789abcdef")
     with RowServer([SourceSpec(Tier.DRAM, (region,))], token.read_bytes()) as server:
         host, port = server.address
         address = f"tcp://{host}:{port}/{uuid.UUID(int=7)}/1"
-        assert command(monkeypatch, address, "--token", token, *QUICK, "--ranks", 2, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+        code, shown, _ = measure_reads(address, "--token", token, *QUICK, "--ranks", 2, "--json")
+        assert code == 0
+    found = json.loads(shown)
     assert (found["tier"], found["backend"]) == ("tcp", "rows")
     assert found["read"]["a_us"] > 0
     assert found["read"]["ranks_per_unit"] == 2
     # The server is gone: a clear error, not a traceback.
-    assert command(monkeypatch, address, "--token", token, *QUICK) == 1
-    assert "connect failed" in capsys.readouterr().err
+    code, _, err = measure_reads(address, "--token", token, *QUICK)
+    assert code == 1
+    assert "connect failed" in err
 
 
 @pytest.mark.parametrize("address", ["node/x", "node:1/notauuid/1", "node", "node:99999999/a/1"])
 @pytest.mark.parametrize("scheme", ["tcp", "rdma"])
-def test_address_that_is_none_is_refused(
-    scheme: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_address_that_is_none_is_refused(scheme: str, address: str, tmp_path: Path, measure_reads: Any) -> None:
     address = f"{scheme}://{address}"
-    assert command(monkeypatch, address) == 2
-    assert "--token FILE" in capsys.readouterr().err
+    code, _, err = measure_reads(address)
+    assert code == 2
+    assert "--token FILE" in err
     token = tmp_path / "token"
     token.write_bytes(b"0123456789abcdef0123456789abcdef")
-    assert command(monkeypatch, address, "--token", token) == 2
-    assert f"expected {scheme}://HOST:PORT/TABLE/LAYER" in capsys.readouterr().err
+    code, _, err = measure_reads(address, "--token", token)
+    assert code == 2
+    assert f"expected {scheme}://HOST:PORT/TABLE/LAYER" in err
 
 
 @pytest.mark.parametrize(
@@ -169,10 +164,10 @@ def test_address_that_is_none_is_refused(
 )
 def test_unknown_names_are_refused(
     region: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    measure_reads: Any,
     words: tuple[str, ...],
     says: str,
 ) -> None:
-    assert command(monkeypatch, region, *words) == 2
-    assert says in capsys.readouterr().err
+    code, _, err = measure_reads(region, *words)
+    assert code == 2
+    assert says in err
