@@ -64,13 +64,13 @@ class Seeder:
             for index, layer_id in enumerate(self._core.layer_ids)
             if (row_ids[index] >= 0).any()
         }  # fmt: skip
+        self.rows_asked += sum(int(np.unique(ids[ids >= 0]).size) for ids in row_ids)  # while the pulls are out
         pulled, faults = {}, {}
         for layer_id, future in started.items():
             try:
                 pulled[layer_id] = future.result()
             except (TierError, ContractError) as exc:
                 faults[layer_id] = exc
-        self.rows_asked += sum(int(np.unique(ids[ids >= 0]).size) for ids in row_ids)
         return Seed(pulled, faults, time.monotonic() - start_s)
 
     def fill(self, seed: Seed) -> int:

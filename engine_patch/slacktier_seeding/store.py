@@ -135,7 +135,8 @@ class SeedStore:
                 if not kept.layers:
                     del self._rooms[room]
         ids, records = _joined(parts, self.superblocks[layer_id].record_bytes)
-        self.counts.rows_taken += len(ids)
+        with self._lock:
+            self.counts.rows_taken += len(ids)
         return ids, records
 
     def forget(self, room: int) -> None:
