@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from slacktier.api_model import MEMBERS_MAX, Above0, Condition, Count, Host, Name, Number, Part, Path, Port, Text
 from slacktier.read_model_file import ReadSpec
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 
 
 class MemberSpec(Part):
@@ -51,7 +51,7 @@ class PoolSpec(Part):
         if self.tier is Tier.EMULATED and self.read is None:
             raise ValueError("read: an emulated pool needs a read model, which is what it emulates")
         for member in self.members:
-            on_storage = self.tier not in (Tier.RDMA, Tier.TCP)
+            on_storage = self.tier not in REMOTE_TIERS
             if on_storage and (member.path is None or member.host is not None or member.port or member.hugepages):
                 raise ValueError(f"members: {member.name}: a member of tier {self.tier.value} has a path, no address")
             if not on_storage and (member.path is not None or member.format):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class Tier(StrEnum):
@@ -14,3 +15,6 @@ class Tier(StrEnum):
     RDMA = "rdma"
     TCP = "tcp"
     EMULATED = "emulated"
+
+
+REMOTE_TIERS: Final = frozenset({Tier.RDMA, Tier.TCP})  # of another node's memory: an address instead of paths

@@ -20,21 +20,12 @@ from slacktier_native.sources import AnySource, SourceSpec
 Maker = Callable[[int, ReplicaAccess, Path], AnySource]
 
 
-def _tcp(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
+def _remote(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
     if not replica.host:
         raise ConfigError(f"replica {replica.replica}: no address in the access")
-    return RowsSpec(
-        host=replica.host, port=replica.port, token_file=token_file(directory, replica), layer_id=layer_id,
-        table=uuid.UUID(replica.table_uuid),
-    )  # fmt: skip
-
-
-def _rdma(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
-    if not replica.host:
-        raise ConfigError(f"replica {replica.replica}: no address in the access")
-    return RdmaSpec(
-        replica.host, replica.port, token_file(directory, replica), layer_id, table=uuid.UUID(replica.table_uuid)
-    )
+    make = RdmaSpec if replica.tier is Tier.RDMA else RowsSpec
+    table = uuid.UUID(replica.table_uuid)
+    return make(replica.host, replica.port, token_file(directory, replica), layer_id, table=table)
 
 
 def _local(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
@@ -44,8 +35,8 @@ def _local(layer_id: int, replica: ReplicaAccess, directory: Path) -> AnySource:
 
 # What opens a replica of each tier.
 MAKERS: Final[dict[Tier, Maker]] = {
-    Tier.NVME: _local, Tier.DRAM: _local, Tier.EMULATED: _local, Tier.TCP: _tcp,
-    Tier.RDMA: _rdma,
+    Tier.NVME: _local, Tier.DRAM: _local, Tier.EMULATED: _local, Tier.TCP: _remote,
+    Tier.RDMA: _remote,
 }  # fmt: skip
 
 

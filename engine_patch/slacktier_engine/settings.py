@@ -19,7 +19,7 @@ from slacktier.api import InstanceSpec
 from slacktier.delay import SHIPPED
 from slacktier.errors import ConfigError
 from slacktier.input_errors import config_error
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 from slacktier_binding.client import TierdAddress
 from slacktier_native.core import LayerSetup, SourceSpec
 from slacktier_native.rdma import RdmaSettings, RdmaSpec, ReadUnit
@@ -28,7 +28,6 @@ from slacktier_native.sources import AnySource
 
 INSTANCE_VARIABLE: Final = "SLACKTIER_INSTANCE"
 _FILE_BYTES_MAX: Final = 1 << 20
-_REMOTE: Final = (Tier.TCP, Tier.RDMA)
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -82,7 +81,7 @@ class Source(_Part):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Source:
-        if self.tier in _REMOTE:
+        if self.tier in REMOTE_TIERS:
             if not self.address or self.token_file is None or self.paths or self.device or self.delay:
                 raise ValueError(
                     f"a source of tier {self.tier.value} needs address and token_file, and nothing of the other tiers"

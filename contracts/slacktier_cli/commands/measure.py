@@ -21,7 +21,7 @@ from slacktier.delay import SHIPPED
 from slacktier.errors import ConfigError, SlackTierError
 from slacktier.read_model_file import ReadModelFile, ReadSpec
 from slacktier.region import open_region
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 from slacktier.window_fit import ReadFit, ReadSample, fit_read_model
 from slacktier.window_model import ReadModel
 from slacktier_cli.machine import describe_machine
@@ -93,7 +93,7 @@ def reads(
             told=lambda share: progress.update(task, completed=share),
         )  # fmt: skip
     fit = fit_read_model(samples, ranks_per_unit=ranks)
-    machine = describe_machine(Path() if tier_read in (Tier.TCP, Tier.RDMA) else Path(target[0]).parent)
+    machine = describe_machine(Path() if tier_read in REMOTE_TIERS else Path(target[0]).parent)
     found = ReadModelFile(
         tier=tier_read, target=reader.label, backend=reader.backend, read=_rounded(fit.model), r2=round(fit.r2, 4),
         samples=len(samples), machine=str(machine),

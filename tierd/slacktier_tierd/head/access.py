@@ -19,8 +19,7 @@ from slacktier.api import (
     ReplicaState,
     ReplicaStatus,
 )
-from slacktier.tiers import Tier
-from slacktier_tierd.head.placing import REMOTE_TIERS
+from slacktier.tiers import REMOTE_TIERS, Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 from slacktier.api import BindingSpec, InstanceSpec, LayerBinding, LayerInForce, PoolSpec, ReplicaState
 from slacktier.errors import ConfigError, SlackTierError
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 from slacktier.window import Device, Layer, MissCurve, Place, Prediction, Problem, ReadModel, decide, predict
 
-REMOTE_TIERS: Final = frozenset({Tier.TCP, Tier.RDMA})
 # Remote places without a copy that are offered to one decision: the ones with the fewest users.
 _EMPTY_REMOTE_MAX: Final = 8
 _FALLBACKS_MAX: Final = 4

@@ -29,12 +29,12 @@ from slacktier.api import (
     TaskStatus,
 )
 from slacktier.errors import SlackTierError
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 from slacktier_tierd.deployment.protocol import Deployment, DeploymentError, RegionAt
 from slacktier_tierd.head.access import ReplicaPlace
 from slacktier_tierd.head.audit import audit
 from slacktier_tierd.head.copies import Need, Work, choose_member, judge_memory, judge_region, lost, members_of
-from slacktier_tierd.head.placing import REMOTE_TIERS, PlaceId
+from slacktier_tierd.head.placing import PlaceId
 from slacktier_tierd.head.service import Service, spec_of
 from slacktier_tierd.head.settings import Decider
 from slacktier_tierd.head.surroundings import Surroundings, all_of

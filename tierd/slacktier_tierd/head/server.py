@@ -20,12 +20,12 @@ import uvloop
 
 from slacktier.api import Kind, ReplicaStatus
 from slacktier.errors import ConfigError, SlackTierError
+from slacktier.tiers import REMOTE_TIERS
 from slacktier_tierd.deployment.ray_deployment import RayDeployment
 from slacktier_tierd.head.app import make_app
 from slacktier_tierd.head.guard import Guard
 from slacktier_tierd.head.limits import RateLimit
 from slacktier_tierd.head.metrics import HeadMetrics
-from slacktier_tierd.head.placing import REMOTE_TIERS
 from slacktier_tierd.head.reconcile import Reconciler
 from slacktier_tierd.head.service import Service
 from slacktier_tierd.head.settings import HeadSettings
