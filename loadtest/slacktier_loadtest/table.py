@@ -36,7 +36,7 @@ def _table(title: str) -> Table:
 def _comparison(report: Document) -> Table:
     """As the paper's Table 6, with the window rule's word in the last column."""
     table = _table(f"Against {report['baseline']}: mean TPOT [min, max of rounds], time of a block")
-    table.add_column("arm", no_wrap=True)
+    table.add_column("arm", overflow="fold")
     for head in ("TPOT", "[min, max]", "95 % interval", "total", "total\ns", "done", "predicted\nms/step"):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for arm in report["arms"]:
@@ -51,7 +51,7 @@ def _comparison(report: Document) -> Table:
 
 def _times(report: Document) -> Table:
     table = _table("TPOT and TTFT, ms; [min, max] of the blocks' means")
-    table.add_column("arm", no_wrap=True)
+    table.add_column("arm", overflow="fold")
     for head in ("TPOT", "[min, max]", "p50", "p95", "p99", "TTFT", "p50", "p95"):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for arm in report["arms"]:
@@ -65,7 +65,7 @@ def _times(report: Document) -> Table:
 
 def _phases(report: Document) -> Table:
     table = _table("TTFT by phase; median, and mean in brackets, ms")
-    table.add_column("phase", no_wrap=True)
+    table.add_column("phase", overflow="fold")
     names = [arm["name"] for arm in report["arms"]]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
