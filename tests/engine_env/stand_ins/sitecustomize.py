@@ -5,6 +5,7 @@ Python imports this at the start of every process that has the folder on its pat
 """
 
 import importlib
+import importlib.metadata
 import os
 
 from absent import stand_in_for
@@ -25,14 +26,14 @@ def _mamba(module: object) -> None:
 
 
 stand_in_for("torchvision", "sgl_kernel", fillers={"sgl_kernel": _operators, "sgl_kernel.mamba": _mamba})
-after_import(
-    {
-        # Gated RMSNorm by the operator above; SGLang takes it only on CPUs with AMX and else wants Triton.
-        "sglang.kernels.ops.attention.fla.layernorm_gated": {"_use_cpu": True},
-        # KV indices by way of pinned memory and CUDA events; the other way is stock as well.
-        "sglang.srt.disaggregation.mooncake.conn": {"MooncakeKVSender.supports_host_tensor_indices": False},
-    }
-)
+changes = {
+    # Gated RMSNorm by the operator above; SGLang takes it only on CPUs with AMX and else wants Triton.
+    "sglang.kernels.ops.attention.fla.layernorm_gated": {"_use_cpu": True},
+}
+if importlib.metadata.version("sglang") != "0.5.22":
+    # KV indices by way of pinned memory and CUDA events; the other way is stock as well, and 0.5.22 has no other.
+    changes["sglang.srt.disaggregation.mooncake.conn"] = {"MooncakeKVSender.supports_host_tensor_indices": False}
+after_import(changes)
 
 # A test may want a module of its own in each of a server's processes, such as one that makes something fail.
 if also := os.environ.get("ENGINE_ENV_ALSO"):
