@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 CLUSTER := tests/cluster/kubernetes
 CLUSTER_CACHE := $(or $(SLACKTIER_CLUSTER_CACHE),$(HOME)/.cache/slacktier/cluster)
-CLUSTER_IMAGES := operator tierd emulated
+CLUSTER_IMAGES := operator tierd emulated loadtest
 
 .PHONY: cluster-env cluster-images cluster-up cluster-down cluster-shell test-cluster
 cluster-env: setup ## Build Kubernetes from source for the test cluster; once, some 12 minutes

@@ -14,6 +14,7 @@ from tierd_support import Head, InProcessDeployment, instance_body, table_body
 
 from slacktier.api import ConditionStatus, InstanceStatus, Kind, PoolStatus, ReplicaState, TableStatus, TaskStatus
 from slacktier.region import open_region
+from slacktier_tierd.deployment.protocol import DeploymentError
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -202,6 +203,25 @@ def test_a_memory_node_is_told_by_the_address_of_its_own_node(tmp_path: Path) ->
     run(work())
 
 
+def test_source_that_only_another_node_sees_is_read_there_before_any_copy_is_wanted(tmp_path: Path) -> None:
+    async def work() -> None:
+        head = Head(tmp_path, InProcessDeployment(tmp_path, ("", "n1")))
+
+        def unseen(_: dict[str, Any]) -> dict[str, Any]:
+            raise DeploymentError("no such file or directory")
+
+        head.deployment.agents[""].read_table = unseen  # type: ignore[method-assign]
+        await head.put("tables/t14", table_body(rows=3000))
+        await head.tick()
+        table = head.store.get(Kind.TABLES, "t14")
+        assert table is not None
+        assert isinstance(table.status, TableStatus)
+        assert table.status.rows == 3000
+        head.close()
+
+    run(work())
+
+
 def test_nodes_that_do_not_answer_change_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         head = Head(tmp_path)
@@ -218,8 +238,6 @@ def test_nodes_that_do_not_answer_change_nothing(tmp_path: Path) -> None:
         head.close()
 
     def _away(*_: object) -> list[Any]:
-        from slacktier_tierd.deployment.protocol import DeploymentError
-
         raise DeploymentError("away")
 
     run(work())

@@ -8,8 +8,10 @@ metadata:
   {{- include "slacktier.rayAnnotations" (list . $values dict) | nindent 2 }}
 spec:
   serviceAccountName: {{ include "slacktier.fullname" . }}-head
-  # Only tierd asks the API server whose a token is; Ray runs what it is sent and gets no token.
+  # Only tierd asks the API server whose a token is, and that is all that its token is good for.
   automountServiceAccountToken: false
+  # A driver finds its Ray node among the processes that it sees.
+  shareProcessNamespace: true
   enableServiceLinks: false
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{ toYaml . | nindent 2 }}

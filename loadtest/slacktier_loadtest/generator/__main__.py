@@ -19,7 +19,7 @@ from typing import Any, Final
 import gevent
 from gevent.queue import Queue
 from locust.env import Environment
-from locust.runners import Runner
+from locust.runners import MasterRunner, Runner
 
 from slacktier.errors import SlackTierError
 from slacktier_loadtest.generator.desk import Desk, WorkerLostError
@@ -29,6 +29,7 @@ from slacktier_loadtest.script import BlockScript
 from slacktier_loadtest.wire import LineSocket
 
 WORKERS_S: Final = 120.0
+QUIT_S: Final = 2.0
 
 
 def main() -> None:
@@ -42,7 +43,7 @@ def main() -> None:
         if options.workers:
             _wait_for_workers(desk, options.workers)
         parent.send({"ready": desk.process_count})
-        _serve(parent, desk, options.workers)
+        _serve(parent, desk, options.workers, runner)
     except (SlackTierError, OSError) as exc:
         parent.send({"error": str(exc)})
     finally:
@@ -50,11 +51,14 @@ def main() -> None:
         parent.close()
 
 
-def _listen(parent: LineSocket, blocks: Queue[dict[str, Any]]) -> None:
+def _listen(parent: LineSocket, blocks: Queue[dict[str, Any]], runner: Runner) -> None:
     """Hand blocks on; once the parent is gone, so is this process, also in the middle of a block."""
     with contextlib.suppress(OSError):
         for message in parent.messages():
             blocks.put(message)
+    if isinstance(runner, MasterRunner):
+        with gevent.Timeout(QUIT_S, exception=False):
+            runner.quit()  # workers that are not told stay for a minute, until they miss its heartbeat
     os._exit(0)
 
 
@@ -83,9 +87,9 @@ def _wait_for_workers(desk: Desk, wanted: int) -> None:
         gevent.sleep(0.05)
 
 
-def _serve(parent: LineSocket, desk: Desk, workers: int) -> None:
+def _serve(parent: LineSocket, desk: Desk, workers: int, runner: Runner) -> None:
     blocks: Queue[dict[str, Any]] = Queue()
-    gevent.spawn(_listen, parent, blocks)
+    gevent.spawn(_listen, parent, blocks, runner)
     while True:
         message = blocks.get()
         if workers:

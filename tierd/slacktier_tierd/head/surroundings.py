@@ -148,7 +148,7 @@ class Surroundings:
         )  # fmt: skip
 
     async def _read_somewhere(self, name: str, spec: TableSpec) -> TableFound:
-        """By the head's own node, else by a node that is to hold a copy: not every node sees every checkpoint."""
+        """By the head's own node, one that is to hold a copy, else any: not every node sees every checkpoint."""
         nodes = [""] if "" in self.alive else []
         for entry in self._store.all(Kind.REPLICAS):
             wanted = spec_of(entry, ReplicaSpec)
@@ -156,6 +156,8 @@ class Surroundings:
                 pool = self._world.pools.get(wanted.pool)
                 members = members_of(wanted, pool, None) if pool else ()
                 nodes += [member.node for member in members if member.node in self.alive]
+        # Before it has been read it has no copies, and in a cluster the head sees no checkpoint.
+        nodes += sorted(self.alive)
         fault: SlackTierError = DeploymentError("no node is there to read it")
         for node in dict.fromkeys(nodes):
             try:
