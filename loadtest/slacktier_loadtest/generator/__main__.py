@@ -57,7 +57,7 @@ def _listen(parent: LineSocket, blocks: Queue[dict[str, Any]], runner: Runner) -
         for message in parent.messages():
             blocks.put(message)
     if isinstance(runner, MasterRunner):
-        with gevent.Timeout(QUIT_S, exception=False):
+        with contextlib.suppress(gevent.Timeout), gevent.Timeout(QUIT_S):
             runner.quit()  # workers that are not told stay for a minute, until they miss its heartbeat
     os._exit(0)
 
