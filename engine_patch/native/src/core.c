@@ -199,7 +199,6 @@ int st_core_open(const st_core_config *config, const st_layer_config *layers, st
     core->queue_depth = config->queue_depth;
     core->spin_us = config->spin_us;
     core->lookups_max = config->lookups_max;
-    core->settle_from = ST_MISS;
     core->page_table = table_open(config->lookups_max);
     core->row_table = table_open(config->lookups_max);
     core->layers = aligned_alloc(64, config->layer_count * sizeof *core->layers);
@@ -308,30 +307,37 @@ static uint32_t spill_row(st_core *core, st_layer *layer, uint32_t row_id, uint3
     return dest;
 }
 
-/* A row that is not there becomes a read; its reference. */
-static uint32_t settle_missing(st_core *core, st_layer *layer, uint32_t row_id, st_lookup_answer answer, uint32_t host,
-                               uint32_t published) {
-    if (answer.kind == ST_FULL)
-        return spill_row(core, layer, row_id, host, published);
-    layer->result.misses += answer.kind == ST_MISS;
-    add_want(core, layer, row_id, answer.slot, host, published);
-    return answer.slot;
-}
-
 /* Some of a step's lookups that this rank owns: where they stand in the step, and their sets. */
 typedef struct block {
     uint32_t count;
     uint32_t at[BLOCK], row_ids[BLOCK], sets[BLOCK];
 } block;
 
+/* A whole block of rows of one table that this rank owns all of: without a branch per id. 0: not such a block. */
+static int block_fill_plain(const st_core *core, const st_layer *layer, const int64_t *row_ids, block *out) {
+    if (core->tp != 1)
+        return 0;
+    uint64_t high = 0;
+    uint32_t row_count = layer->layout.row_count, beyond = 0;
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        high |= (uint64_t)row_ids[i] >> 32;
+        out->row_ids[i] = (uint32_t)row_ids[i];
+        beyond |= out->row_ids[i] >= row_count;
+    }
+    return !high && !beyond;
+}
+
 /* Fill a block from lookups [*next, count) and start fetching its directory lines. 1 if an id was beyond the table: it
  * counts as nobody's. */
 static int block_fill(const st_core *core, st_layer *layer, const int64_t *row_ids, uint64_t count, uint64_t *next,
                       block *out) {
-    uint64_t row_count = layer->layout.row_count;
+    uint64_t row_count = layer->layout.row_count, i = *next;
     uint32_t filled = 0;
     int bad = 0;
-    uint64_t i = *next;
+    if (count - i >= BLOCK && block_fill_plain(core, layer, row_ids + i, out)) {
+        for (; filled < BLOCK; filled++)
+            out->at[filled] = (uint32_t)i++;
+    }
     for (; i < count && filled < BLOCK; i++) {
         uint64_t row_id = (uint64_t)row_ids[i];
         layer->refs[i] = ST_NO_ROW;
@@ -350,44 +356,48 @@ static int block_fill(const st_core *core, st_layer *layer, const int64_t *row_i
 /* Where the second level has the rows that the first lacks, or will have them. */
 static void look_up_host(st_core *core, st_layer *layer, const block *in, const uint32_t *missing, uint32_t count,
                          uint32_t *hosts) {
-    uint32_t row_ids[BLOCK], sets[BLOCK];
-    st_lookup_answer answers[BLOCK];
+    uint32_t row_ids[BLOCK], sets[BLOCK], slots[BLOCK];
     for (uint32_t m = 0; m < count; m++)
         row_ids[m] = in->row_ids[missing[m]];
     st_directory_prefetch(&layer->host, row_ids, count, sets);
-    st_directory_claim(&layer->host, row_ids, sets, count, core->step, answers);
+    st_claims claims = st_directory_claim(&layer->host, row_ids, sets, count, core->step, slots);
     for (uint32_t m = 0; m < count; m++) {
-        if (answers[m].kind == ST_HIT)
-            hosts[m] = answers[m].slot | ST_HOST_HIT;
+        uint64_t bit = (uint64_t)1 << m;
+        if (claims.misses & bit)
+            hosts[m] = slots[m];
         else
-            hosts[m] = answers[m].kind == ST_MISS ? answers[m].slot : ST_END;
+            hosts[m] = (claims.full | claims.repeats) & bit ? ST_END : slots[m] | ST_HOST_HIT;
     }
 }
 
 static void block_settle(st_core *core, st_layer *layer, const block *in, uint32_t published) {
-    st_lookup_answer answers[BLOCK];
+    uint32_t slots[BLOCK] = {0};
+    st_claims claims = {.full = ((uint64_t)1 << in->count) - 1};
     if (layer->directory.set_count)
-        st_directory_claim(&layer->directory, in->row_ids, in->sets, in->count, core->step, answers);
-    else
-        for (uint32_t i = 0; i < in->count; i++)
-            answers[i].kind = ST_FULL;
+        claims = st_directory_claim(&layer->directory, in->row_ids, in->sets, in->count, core->step, slots);
+    for (uint32_t i = 0; i < in->count; i++)
+        layer->refs[in->at[i]] = slots[i];
+    /* Hits and misses come in no order that could be predicted: what needs no branch is done, then the misses alone. */
+    uint32_t missing[BLOCK], count = 0, hosts[BLOCK], repeats = 0;
+    for (uint64_t rest = claims.misses | claims.full; rest; rest &= rest - 1)
+        missing[count++] = (uint32_t)__builtin_ctzll(rest);
+    layer->result.hits += in->count - count;
+    for (uint64_t rest = claims.repeats; rest; rest &= rest - 1, repeats++)
+        if (core->reads_repeats)
+            missing[count++] = (uint32_t)__builtin_ctzll(rest);
+    layer->result.hits -= repeats;
     layer->result.owned += in->count;
-    /* Hits and misses come in no order that could be predicted: first what needs no branch, then the misses alone. */
-    uint32_t missing[BLOCK], missing_count = 0, kinds[ST_FULL + 1] = {0};
-    for (uint32_t i = 0; i < in->count; i++) {
-        layer->refs[in->at[i]] = answers[i].slot;
-        kinds[answers[i].kind]++;
-        missing[missing_count] = i;
-        missing_count += answers[i].kind >= core->settle_from;
-    }
-    layer->result.hits += kinds[ST_HIT];
-    layer->result.repeats += kinds[ST_REPEAT];
-    uint32_t hosts[BLOCK];
+    layer->result.repeats += repeats;
     if (layer->host_rows)
-        look_up_host(core, layer, in, missing, missing_count, hosts);
-    for (uint32_t m = 0; m < missing_count; m++) {
+        look_up_host(core, layer, in, missing, count, hosts);
+    for (uint32_t m = 0; m < count; m++) {
         uint32_t i = missing[m], host = layer->host_rows ? hosts[m] : ST_END;
-        layer->refs[in->at[i]] = settle_missing(core, layer, in->row_ids[i], answers[i], host, published);
+        if (claims.full >> i & 1) {
+            layer->refs[in->at[i]] = spill_row(core, layer, in->row_ids[i], host, published);
+            continue;
+        }
+        layer->result.misses += (uint32_t)(claims.misses >> i & 1);
+        add_want(core, layer, in->row_ids[i], slots[i], host, published);
     }
 }
 
@@ -736,11 +746,9 @@ int st_core_set_cache_rows(st_core *core, uint32_t index, uint64_t cache_rows) {
         int64_t row_id = st_directory_row(&layer->directory, (uint32_t)slot);
         if (row_id < 0)
             continue;
-        uint32_t key = (uint32_t)row_id, set = st_directory_set(&directory, key);
-        st_lookup_answer answer;
-        st_directory_claim(&directory, &key, &set, 1, core->step, &answer);
-        if (answer.kind == ST_MISS)
-            memcpy(cache + answer.slot * row_bytes, layer->cache + slot * row_bytes, row_bytes);
+        uint32_t target;
+        if (st_directory_claim_row(&directory, (uint32_t)row_id, core->step, &target) == ST_MISS)
+            memcpy(cache + target * row_bytes, layer->cache + slot * row_bytes, row_bytes);
     }
     directory.evictions = layer->directory.evictions;
     st_directory_close(&layer->directory);
@@ -762,11 +770,9 @@ static void host_move(st_core *core, const st_layer *from, st_layer *to) {
         int64_t row_id = st_directory_row(&from->host, (uint32_t)slot);
         if (row_id < 0)
             continue;
-        uint32_t key = (uint32_t)row_id, set = st_directory_set(&to->host, key);
-        st_lookup_answer answer;
-        st_directory_claim(&to->host, &key, &set, 1, core->step, &answer);
-        if (answer.kind == ST_MISS)
-            memcpy(st_host_record(to, answer.slot), st_host_record(from, (uint32_t)slot),
+        uint32_t target;
+        if (st_directory_claim_row(&to->host, (uint32_t)row_id, core->step, &target) == ST_MISS)
+            memcpy(st_host_record(to, target), st_host_record(from, (uint32_t)slot),
                    ST_HOST_SEED_BYTES + from->layout.record_bytes);
     }
 }
@@ -817,7 +823,7 @@ int st_core_attach_lines(st_core *core, uint32_t index, uint8_t *lines, uint32_t
 int st_core_set_dedup(st_core *core, int dedup) {
     if (st_core_busy(core))
         return -EBUSY;
-    core->settle_from = dedup ? ST_MISS : ST_REPEAT;
+    core->reads_repeats = !dedup;
     return 0;
 }
 

@@ -120,7 +120,7 @@ struct st_core {
     int in_step;
     int draining; /* a step timed out and its reads may still be in flight */
     uint64_t begin_ns, first_ns;
-    st_lookup_kind settle_from;      /* answers from this kind on need more than a reference */
+    int reads_repeats;               /* the ablation without in-step deduplication: a repeat is read again */
     void (*progress)(void *context); /* called now and then while a pass runs; may be NULL */
     void *progress_context;
 

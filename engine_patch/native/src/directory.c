@@ -65,6 +65,14 @@ uint64_t st_directory_bytes(const st_directory *directory) {
  * For the same reason each variant clears those halves before it returns. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+ALWAYS_INLINE uint32_t set_of(const st_directory *directory, uint32_t row_id) {
+    uint32_t hash = row_id;
+    hash = (hash ^ (hash >> 16)) * 0x85EBCA6Bu;
+    hash = (hash ^ (hash >> 13)) * 0xC2B2AE35u;
+    hash ^= hash >> 16;
+    return (uint32_t)(((uint64_t)hash * directory->set_count) >> 32);
+}
+
 /* Bit w set where tags[w] == key. */
 static inline uint32_t match_portable(const uint32_t tags[ST_WAYS], uint32_t key) {
     uint32_t mask = 0;
@@ -93,15 +101,15 @@ ALWAYS_INLINE uint32_t clock_way(st_set_meta *meta) {
     return way;
 }
 
-/* A slot for a row that is not there; empty holds the set's empty ways. */
-ALWAYS_INLINE st_lookup_answer claim_miss(st_directory *directory, uint32_t row_id, uint32_t set, uint32_t empty) {
+/* The way, as a mask, that a row which is not there gets; 0: all are pinned. empty holds the set's empty ways. */
+ALWAYS_INLINE uint32_t claim_way(st_directory *directory, uint32_t row_id, uint32_t set, uint32_t empty) {
     st_set_meta *meta = &directory->meta[set];
     uint32_t way;
     empty &= ~(uint32_t)meta->pinned;
     if (empty)
         way = (uint32_t)__builtin_ctz(empty);
     else if (meta->pinned == 0xFFFF)
-        return (st_lookup_answer){ST_FULL, 0};
+        return 0;
     else {
         way = clock_way(meta);
         directory->evictions++;
@@ -111,14 +119,15 @@ ALWAYS_INLINE st_lookup_answer claim_miss(st_directory *directory, uint32_t row_
     meta->pinned |= bit;
     meta->fresh |= bit;
     meta->used &= (uint16_t)~bit;
-    return (st_lookup_answer){ST_MISS, set * ST_WAYS + way};
+    return bit;
 }
 
-/* The same loop for each instruction set, since a compare that is not inlined costs as much as the rest of a hit. */
-#define CLAIM_NAME claim_portable
-#define CLAIM_TARGET
-#define CLAIM_MATCH(tags, key) match_portable(tags, key)
-#define CLAIM_DONE()
+/* The same loops for each instruction set, since a compare that is not inlined costs as much as the rest of a hit, and
+ * without a vector multiply the hashes cost as much again. */
+#define VARIANT(name) name##_portable
+#define TARGET
+#define MATCH(tags, key) match_portable(tags, key)
+#define DONE()
 #include "directory_claim.h"
 
 #if defined(__x86_64__)
@@ -131,35 +140,50 @@ __attribute__((target("avx2"))) static inline uint32_t match_avx2(const uint32_t
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(low)) |
            (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(high)) << 8;
 }
-#define CLAIM_NAME claim_avx2
-#define CLAIM_TARGET __attribute__((target("avx2")))
-#define CLAIM_MATCH(tags, key) match_avx2(tags, key)
-#define CLAIM_DONE() _mm256_zeroupper()
+#define VARIANT(name) name##_avx2
+#define TARGET __attribute__((target("avx2")))
+#define MATCH(tags, key) match_avx2(tags, key)
+#define DONE() _mm256_zeroupper()
 #include "directory_claim.h"
 
-#define CLAIM_NAME claim_avx512
-#define CLAIM_TARGET __attribute__((target("avx512f")))
-#define CLAIM_MATCH(tags, key) (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_load_si512(tags), _mm512_set1_epi32((int)(key)))
-#define CLAIM_DONE() _mm256_zeroupper()
+#define VARIANT(name) name##_avx512
+#define TARGET __attribute__((target("avx512f")))
+#define MATCH(tags, key) (uint32_t)_mm512_cmpeq_epi32_mask(_mm512_load_si512(tags), _mm512_set1_epi32((int)(key)))
+#define DONE() _mm256_zeroupper()
 #include "directory_claim.h"
 #endif
 
-static void (*claim)(st_directory *, const uint32_t *, const uint32_t *, uint32_t, uint32_t,
-                     st_lookup_answer *) = claim_portable;
+static struct {
+    void (*prefetch)(const st_directory *, const uint32_t *, uint32_t, uint32_t *);
+    st_claims (*claim)(st_directory *, const uint32_t *, const uint32_t *, uint32_t, uint32_t, uint32_t *);
+} variant = {prefetch_portable, claim_portable};
 
-__attribute__((constructor)) static void choose_claim(void) {
+__attribute__((constructor)) static void choose_variant(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
-        claim = claim_avx512;
-    else if (__builtin_cpu_supports("avx2"))
-        claim = claim_avx2;
+    if (__builtin_cpu_supports("avx512f")) {
+        variant.prefetch = prefetch_avx512;
+        variant.claim = claim_avx512;
+    } else if (__builtin_cpu_supports("avx2")) {
+        variant.prefetch = prefetch_avx2;
+        variant.claim = claim_avx2;
+    }
 #endif
 }
 
-void st_directory_claim(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets, uint32_t count,
-                        uint32_t step, st_lookup_answer *answers) {
-    claim(directory, row_ids, sets, count, step, answers);
+void st_directory_prefetch(const st_directory *directory, const uint32_t *row_ids, uint32_t count, uint32_t *sets) {
+    variant.prefetch(directory, row_ids, count, sets);
+}
+
+st_claims st_directory_claim(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets, uint32_t count,
+                             uint32_t step, uint32_t *slots) {
+    return variant.claim(directory, row_ids, sets, count, step, slots);
+}
+
+st_found st_directory_claim_row(st_directory *directory, uint32_t row_id, uint32_t step, uint32_t *slot) {
+    uint32_t set = set_of(directory, row_id);
+    st_claims claims = variant.claim(directory, &row_id, &set, 1, step, slot);
+    return claims.full ? ST_FULL : claims.misses ? ST_MISS : claims.repeats ? ST_REPEAT : ST_HIT;
 }
 
 void st_directory_forget(st_directory *directory, uint32_t slot) {

@@ -27,12 +27,16 @@ typedef struct st_directory {
     uint64_t evictions;
 } st_directory;
 
-typedef enum st_lookup_kind { ST_HIT, ST_REPEAT, ST_MISS, ST_FULL } st_lookup_kind;
+enum { ST_CLAIMS_MAX = 64 }; /* rows of one call */
 
-typedef struct st_lookup_answer {
-    st_lookup_kind kind; /* ST_FULL: every way of the set is pinned; slot is meaningless */
-    uint32_t slot;
-} st_lookup_answer;
+/* Bit i of each: row i of the call. A row in none of them is a hit. */
+typedef struct st_claims {
+    uint64_t misses;
+    uint64_t repeats; /* of a miss of this step */
+    uint64_t full;    /* every way of the row's set is pinned: its slot is meaningless */
+} st_claims;
+
+typedef enum st_found { ST_HIT, ST_REPEAT, ST_MISS, ST_FULL } st_found;
 
 int st_directory_open(st_directory *directory, uint64_t slot_count);
 void st_directory_close(st_directory *directory);
@@ -47,20 +51,15 @@ static inline uint32_t st_directory_set(const st_directory *directory, uint32_t 
 }
 
 /* The sets of count rows, and their cache lines on the way: one block ahead of st_directory_claim hides the memory. */
-static inline void st_directory_prefetch(const st_directory *directory, const uint32_t *row_ids, uint32_t count,
-                                         uint32_t *sets) {
-    for (uint32_t i = 0; i < count; i++)
-        sets[i] = st_directory_set(directory, row_ids[i]);
-    for (uint32_t i = 0; i < count; i++) {
-        __builtin_prefetch(directory->tags[sets[i]], 1);
-        __builtin_prefetch(&directory->meta[sets[i]], 1);
-    }
-}
+void st_directory_prefetch(const st_directory *directory, const uint32_t *row_ids, uint32_t count, uint32_t *sets);
 
-/* Find each row, or claim a slot for it; pins it for this step either way. In order: a row that stands twice is a miss
- * first and a repeat then. step is never 0. */
-void st_directory_claim(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets, uint32_t count,
-                        uint32_t step, st_lookup_answer *answers);
+/* Find each of count <= ST_CLAIMS_MAX rows, or claim a slot for it; pins it for this step either way. In order: a row
+ * that stands twice is a miss first and a repeat then. step is never 0. */
+st_claims st_directory_claim(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets, uint32_t count,
+                             uint32_t step, uint32_t *slots);
+
+/* The same for one row. */
+st_found st_directory_claim_row(st_directory *directory, uint32_t row_id, uint32_t step, uint32_t *slot);
 
 /* Forget a row whose bytes never arrived. */
 void st_directory_forget(st_directory *directory, uint32_t slot);

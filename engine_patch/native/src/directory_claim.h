@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Body of st_directory_claim, included by directory.c once per instruction set with
- * CLAIM_NAME, CLAIM_TARGET, CLAIM_MATCH(tags, key) and CLAIM_DONE() defined; undefines them again. */
+/* What runs over the rows of a call, included by directory.c once per instruction set with VARIANT(name), TARGET,
+ * MATCH(tags, key) and DONE() defined; undefines them again. */
 
-CLAIM_TARGET static void CLAIM_NAME(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets,
-                                    uint32_t count, uint32_t step, st_lookup_answer *answers) {
+TARGET static void VARIANT(prefetch)(const st_directory *directory, const uint32_t *row_ids, uint32_t count,
+                                     uint32_t *sets) {
+    for (uint32_t i = 0; i < count; i++)
+        sets[i] = set_of(directory, row_ids[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        __builtin_prefetch(directory->tags[sets[i]], 1);
+        __builtin_prefetch(&directory->meta[sets[i]], 1);
+    }
+    DONE();
+}
+
+TARGET static st_claims VARIANT(claim)(st_directory *directory, const uint32_t *row_ids, const uint32_t *sets,
+                                       uint32_t count, uint32_t step, uint32_t *slots) {
+    st_claims claims = {0};
     for (uint32_t i = 0; i < count; i++) {
         uint32_t set = sets[i];
         st_set_meta *meta = &directory->meta[set];
@@ -11,20 +23,24 @@ CLAIM_TARGET static void CLAIM_NAME(st_directory *directory, const uint32_t *row
             meta->step = step;
             meta->pinned = meta->fresh = 0;
         }
-        uint32_t found = CLAIM_MATCH(directory->tags[set], row_ids[i] + 1);
+        uint32_t found = MATCH(directory->tags[set], row_ids[i] + 1);
         if (__builtin_expect(found == 0, 0)) {
-            answers[i] = claim_miss(directory, row_ids[i], set, CLAIM_MATCH(directory->tags[set], 0));
+            found = claim_way(directory, row_ids[i], set, MATCH(directory->tags[set], 0));
+            claims.misses |= (uint64_t)(found != 0) << i;
+            claims.full |= (uint64_t)(found == 0) << i;
+            slots[i] = set * ST_WAYS + (found ? (uint32_t)__builtin_ctz(found) : 0);
             continue;
         }
         meta->pinned |= (uint16_t)found;
         meta->used |= (uint16_t)found;
-        answers[i].kind = meta->fresh & found ? ST_REPEAT : ST_HIT;
-        answers[i].slot = set * ST_WAYS + (uint32_t)__builtin_ctz(found);
+        claims.repeats |= (uint64_t)((meta->fresh & found) != 0) << i;
+        slots[i] = set * ST_WAYS + (uint32_t)__builtin_ctz(found);
     }
-    CLAIM_DONE();
+    DONE();
+    return claims;
 }
 
-#undef CLAIM_NAME
-#undef CLAIM_TARGET
-#undef CLAIM_MATCH
-#undef CLAIM_DONE
+#undef VARIANT
+#undef TARGET
+#undef MATCH
+#undef DONE

@@ -18,31 +18,28 @@ static int check_all(const st_layout *layout, const uint32_t *row_ids, const uin
 }
 
 /* ST_MISS: a slot that wants the row's bytes. Otherwise the row is there already, or its set is full. */
-static st_lookup_answer claim(st_directory *directory, uint32_t row_id, uint32_t step) {
-    st_lookup_answer answer = {ST_FULL, 0};
-    if (directory->set_count) {
-        uint32_t set = st_directory_set(directory, row_id);
-        st_directory_claim(directory, &row_id, &set, 1, step, &answer);
-    }
-    return answer;
+static st_found claim(st_directory *directory, uint32_t row_id, uint32_t step, uint32_t *slot) {
+    return directory->set_count ? st_directory_claim_row(directory, row_id, step, slot) : ST_FULL;
 }
 
 /* With pool lines the first level is the caller's memory, which cannot be filled from here. */
 static int put_in_cache(st_core *core, st_layer *layer, uint32_t row_id, const uint8_t *record) {
     if (layer->lines)
         return 0;
-    st_lookup_answer answer = claim(&layer->directory, row_id, core->step);
-    if (answer.kind == ST_MISS)
-        memcpy(st_dest(layer, answer.slot), record, st_row_bytes(&layer->layout));
-    return answer.kind != ST_FULL;
+    uint32_t slot;
+    st_found found = claim(&layer->directory, row_id, core->step, &slot);
+    if (found == ST_MISS)
+        memcpy(st_dest(layer, slot), record, st_row_bytes(&layer->layout));
+    return found != ST_FULL;
 }
 
 static int put_on_host(st_core *core, st_layer *layer, const st_layout *layout, uint32_t row_id,
                        const uint8_t *record) {
-    st_lookup_answer answer = claim(&layer->host, row_id, core->step);
-    if (answer.kind == ST_MISS)
-        st_host_keep(layer, answer.slot, layout, record);
-    return answer.kind != ST_FULL;
+    uint32_t slot;
+    st_found found = claim(&layer->host, row_id, core->step, &slot);
+    if (found == ST_MISS)
+        st_host_keep(layer, slot, layout, record);
+    return found != ST_FULL;
 }
 
 int st_core_seed(st_core *core, uint32_t index, const st_layout *layout, const uint32_t *row_ids,
