@@ -60,6 +60,9 @@ class AccessWatcher:
                     self.in_force = found.version
                     return found
             except TierdRefusedError as exc:
+                if exc.status == _NOT_FOUND:
+                    self._stopped.wait(pause)  # a head that lost its state while we waited: it is told anew
+                    continue
                 raise ConfigError(str(exc), hint=exc.hint) from exc
             except TierdUnreachableError as exc:
                 why = str(exc)

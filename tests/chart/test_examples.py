@@ -13,9 +13,10 @@ import yaml
 from chart_rendering import ROOT, Object, Rendered, container
 
 from slacktier.crd import RESOURCES
-from slacktier.crd_model import GATE, PLACEMENT_LABEL
+from slacktier.crd_model import GATE
 from slacktier_cli.main import LazyGroup
 from slacktier_engine.settings import load_settings
+from slacktier_operator.store import placement_of
 
 EXAMPLES = sorted((ROOT / "helm/examples").glob("*.yaml"))
 SAMPLES = ROOT / "operator/samples"
@@ -40,8 +41,8 @@ serving = pytest.mark.parametrize(("deployment", "found"), [case[1:] for case in
 
 
 def test_all_examples_are_here() -> None:
-    assert [path.stem for path in EXAMPLES] == ["emulated", "nvme-block", "prefill-decode", "sglang"]
-    assert len(SERVING) == 4
+    assert [path.stem for path in EXAMPLES] == ["emulated", "nvme-block", "prefill-decode", "sglang", "shared-copy"]
+    assert len(SERVING) == 6
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -56,7 +57,8 @@ def test_custom_resources_are_what_the_operator_takes(path: Path) -> None:
 def test_serving_pods_wait_for_their_tables_and_go_on_only_with_them(deployment: Object, found: list[Object]) -> None:
     template = deployment["spec"]["template"]
     assert template["spec"]["schedulingGates"] == [{"name": GATE}]
-    name, namespace = template["metadata"]["labels"][PLACEMENT_LABEL], deployment["metadata"]["namespace"]
+    own = deployment["metadata"]["namespace"]
+    namespace, name = placement_of({"metadata": {"namespace": own, **template["metadata"]}})
     placed = [*found, *(each for path in SAMPLES.glob("*.yaml") for each in documents(path))]
     assert ("TablePlacement", name, namespace) in [
         (each["kind"], each["metadata"]["name"], each["metadata"].get("namespace")) for each in placed
@@ -70,8 +72,9 @@ def test_serving_pods_wait_for_their_tables_and_go_on_only_with_them(deployment:
 @serving
 def test_services_probes_and_resources_are_there(deployment: Object, found: list[Object]) -> None:
     template = deployment["spec"]["template"]
+    where = [deployment["metadata"][key] for key in ("namespace", "name")]
     (service,) = (each for each in found if each["kind"] == "Service"
-                  and each["metadata"]["name"] == deployment["metadata"]["name"])  # fmt: skip
+                  and [each["metadata"][key] for key in ("namespace", "name")] == where)  # fmt: skip
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     (engine,) = template["spec"]["containers"]
     ports = {port["name"] for port in engine["ports"]}
@@ -163,10 +166,14 @@ def test_examples_name_the_chart_s_service_and_mounts() -> None:
     disk = next(
         mount for mount in container(chart.pod("nvme"), "ray-worker")["volumeMounts"] if mount["name"] == "disk"
     )
+    looked_at = 0
     for _, deployment, _ in SERVING:
         (engine,) = deployment["spec"]["template"]["spec"]["containers"]
-        regions = next(mount for mount in engine["volumeMounts"] if mount["name"] == "regions")
-        assert (regions["mountPath"], regions["readOnly"]) == (disk["mountPath"], True)
+        for mount in engine["volumeMounts"]:
+            if mount["name"] == "regions":
+                assert (mount["mountPath"], mount["readOnly"]) == (disk["mountPath"], True)
+                looked_at += 1
+    assert looked_at == 4, "all but the shared copy's, which is in memory"
 
 
 def test_the_block_volume_is_what_the_chart_asks_for() -> None:

@@ -105,6 +105,19 @@ def test_an_affinity_of_the_user_s_is_kept_beside_ours() -> None:
     assert [rule["topologyKey"] for rule in kept] == ["rack", "kubernetes.io/hostname"]
 
 
+def test_memory_pods_leave_nodes_with_disks_to_the_pods_that_stage_there() -> None:
+    def terms(values: dict[str, Any]) -> list[Any]:
+        affinity = Rendered.of({"workers": values}).pod("memory")["spec"]["affinity"]
+        rule = affinity.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+        return list(rule.get("nodeSelectorTerms", []))
+
+    expected = {"key": "slacktier.dev/nvme", "operator": "NotIn", "values": ["true"]}
+    assert terms({}) == [{"matchExpressions": [expected]}]
+    assert terms({"nvme": {"enabled": False}}) == []
+    mine = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"mine": 1}]}}}
+    assert terms({"memory": {"affinity": mine}}) == [{"mine": 1}]
+
+
 def test_pods_are_the_same_with_kuberay_and_without(plain: Rendered, kuberay: Rendered) -> None:
     for component in ("head", "nvme", "memory"):
         ours, theirs = plain.pod(component), kuberay.pod(component)

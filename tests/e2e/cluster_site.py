@@ -16,12 +16,12 @@ from page import Section, sections
 
 NAMESPACE: Final = "slacktier-system"
 DISK_NODES: Final = ("node1", "node2")
-MEMORY_NODE: Final = "node3"
+MEMORY_NODES: Final = ("node2", "node3")
 STATE: Final = Path(os.environ.get("SLACKTIER_CLUSTER_STATE", ROOT / "build/cluster")).resolve()
 CACHE: Final = Path(os.environ.get("SLACKTIER_CLUSTER_CACHE", Path.home() / ".cache/slacktier/cluster"))
 IMAGES: Final = ("operator", "tierd", "emulated", "loadtest")
 _ENVIRONMENT: Final = {
-    "REGISTRY": "localhost", "TAG": "dev", "DISK_NODES": " ".join(DISK_NODES), "MEMORY_NODES": MEMORY_NODE,
+    "REGISTRY": "localhost", "TAG": "dev", "DISK_NODES": " ".join(DISK_NODES), "MEMORY_NODES": " ".join(MEMORY_NODES),
 }  # fmt: skip
 _MOUNT_DISK: Final = """
 mkdir -p /mnt/disks/slacktier /mnt/slacktier

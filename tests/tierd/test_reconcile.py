@@ -15,6 +15,7 @@ from tierd_support import Head, InProcessDeployment, instance_body, table_body
 from slacktier.api import ConditionStatus, InstanceStatus, Kind, PoolStatus, ReplicaState, TableStatus, TaskStatus
 from slacktier.region import open_region
 from slacktier_tierd.deployment.protocol import DeploymentError
+from slacktier_tierd.head.settings import Decider
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -274,6 +275,44 @@ def test_silent_instance_is_given_up(tmp_path: Path) -> None:
         await head.tick(count=3, seconds=25.0)
         assert head.store.get(Kind.INSTANCES, "alice") is None
         assert head.store.get(Kind.BINDINGS, "alice") is None
+        head.close()
+
+    run(work())
+
+
+def test_instance_that_waits_to_be_bound_is_not_silent(tmp_path: Path) -> None:
+    async def work() -> None:
+        head = Head(tmp_path, decider=Decider.OPERATOR)
+        await head.put("tables/t14", table_body())
+        await head.put("instances/alice", instance_body(ttl_s=60))
+        for _ in range(4):
+            await head.tick(seconds=25.0)
+            version = head.service.access("alice").version
+            assert not (await head.service.wait_access("alice", version, 0.01)).bound
+        assert head.store.get(Kind.INSTANCES, "alice") is not None
+        head.close()
+
+    run(work())
+
+
+def test_instance_that_comes_to_a_node_after_its_binding_is_told_what_that_node_has(tmp_path: Path) -> None:
+    """A pod is bound before it is scheduled: its node is known last."""
+
+    async def work() -> None:
+        head = Head(tmp_path, InProcessDeployment(tmp_path, ("", "n1")), decider=Decider.OPERATOR)
+        await head.pool("nvme", tmp_path, ["n1/d0"])
+        await head.put("tables/t14", table_body())
+        await head.put("replicas/a", {"table": "t14", "pool": "nvme"})
+        await _complete(head, "a")
+        await head.put("instances/alice", instance_body())
+        layer = {"layer_id": 14, "replicas": ["a"]}
+        await head.put("bindings/alice", {"layers": [layer], "decided_by": "operator"})
+        early = head.service.access("alice")
+        assert "is on node 'n1'" in early.message
+        asked = asyncio.ensure_future(head.service.wait_access("alice", early.version, 10.0))
+        await asyncio.sleep(0)
+        await head.put("instances/alice", instance_body(node="n1"))
+        assert (await asked).bound
         head.close()
 
     run(work())

@@ -74,12 +74,20 @@ spec:
   {{- end }}
 {{- end }}
 
-{{/* One Ray node per Kubernetes node: both bear the same name. */}}
+{{/* One Ray node per Kubernetes node: both bear the same name. Where both groups could run, the disks need theirs. */}}
 {{- define "slacktier.workerAffinity" -}}
 {{- $root := first . }}{{ $values := index $root.Values.workers (last .) -}}
+{{- $nvme := $root.Values.workers.nvme -}}
 {{- $own := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (dict "slacktier.dev/ray-worker" "true" "app.kubernetes.io/instance" $root.Release.Name)) -}}
 {{- $affinity := deepCopy $values.affinity -}}
 {{- $anti := $affinity.podAntiAffinity | default dict -}}
 {{- $anti = set $anti "requiredDuringSchedulingIgnoredDuringExecution" (append ($anti.requiredDuringSchedulingIgnoredDuringExecution | default list) $own) -}}
+{{- if and (eq (last .) "memory") $nvme.enabled $nvme.nodeSelector (not $affinity.nodeAffinity) -}}
+{{- $terms := list -}}
+{{- range $key, $value := $nvme.nodeSelector -}}
+{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" $key "operator" "NotIn" "values" (list $value)))) -}}
+{{- end -}}
+{{- $affinity = set $affinity "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) -}}
+{{- end -}}
 {{ toYaml (set $affinity "podAntiAffinity" $anti) }}
 {{- end }}

@@ -102,6 +102,8 @@ class Service:
                 del world.members[place]
         elif kind is Kind.INSTANCES:
             _set(world.instances, name, spec, InstanceSpec)
+            if spec is not None and name in self._accesses:
+                self.refresh_access(name)  # which disks it reaches depends on its node
         elif kind is Kind.BINDINGS:
             world.set_binding(name, spec if isinstance(spec, BindingSpec) else None)
             self.refresh_access(name)
@@ -285,7 +287,10 @@ class Service:
         return self._accesses[name]
 
     async def wait_access(self, name: str, version: int, wait_s: float) -> Access:
-        """The access as soon as its version differs, or when the time is up."""
+        """The access as soon as its version differs, or when the time is up. One that waits here is not silent."""
+        entry = self.store.get(Kind.INSTANCES, name)
+        if entry is not None and isinstance(entry.status, InstanceStatus):
+            self.store.set_status(Kind.INSTANCES, name, entry.status.model_copy(update={"seen_s": self.now_s()}))
         await self.store.wait_beyond(lambda: self.access(name).version != version, wait_s)
         return self.access(name)
 
