@@ -9,6 +9,8 @@
 - {name: HOME, value: /tmp}
 - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
 - {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "10"}
+# There is nothing of Ray Serve to drain: a pod that is to end would take all of its 30 s.
+- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: "0"}
 # A memory node fills its pod on purpose, after it has checked the room: Ray's monitor would kill for it.
 - {name: RAY_memory_monitor_refresh_ms, value: "0"}
 {{- with .Values.ray.auth.existingSecret }}
