@@ -22,7 +22,7 @@ def status_tables(everything: Mapping[str, Any]) -> Group:
     )  # fmt: skip
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column)
@@ -34,7 +34,7 @@ def _message(conditions: Items) -> str:
 
 
 def _tables(items: Items) -> Table:
-    table = _table("TABLES", "NAME", "LAYER", "MODEL", "ROWS", "SIZE", "COMPLETE COPIES", "MESSAGE")
+    table = new_table("TABLES", "NAME", "LAYER", "MODEL", "ROWS", "SIZE", "COMPLETE COPIES", "MESSAGE")
     for item in items:
         status = item["status"]
         table.add_row(
@@ -45,7 +45,7 @@ def _tables(items: Items) -> Table:
 
 
 def _replicas(items: Items) -> Table:
-    table = _table("REPLICAS", "NAME", "TABLE", "TIER", "PLACE", "STATE", "DONE", "EPOCH", "RESTARTS", "MESSAGE")
+    table = new_table("REPLICAS", "NAME", "TABLE", "TIER", "PLACE", "STATE", "DONE", "EPOCH", "RESTARTS", "MESSAGE")
     for item in items:
         spec, status = item["spec"], item["status"]
         place = "/".join([spec["pool"], ",".join(status["members"])])
@@ -57,7 +57,7 @@ def _replicas(items: Items) -> Table:
 
 
 def _places(items: Items) -> Table:
-    table = _table("PLACES", "POOL/MEMBER", "TIER", "NODE", "STATE", "FREE", "MESSAGE")
+    table = new_table("PLACES", "POOL/MEMBER", "TIER", "NODE", "STATE", "FREE", "MESSAGE")
     for item in items:
         for member in item["status"]["members"]:
             table.add_row(
@@ -67,12 +67,12 @@ def _places(items: Items) -> Table:
     return table
 
 
-def _milliseconds(value: float | None) -> str:
+def milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
 def _bindings(items: Items) -> Table:
-    table = _table(
+    table = new_table(
         "BINDINGS", "INSTANCE", "LAYER", "REPLICA", "TIER", "WINDOW ms", "READ ms", "MEASURED ms", "STALL ms",
         "HIT RATE", "IN FORCE",
     )  # fmt: skip
@@ -83,15 +83,15 @@ def _bindings(items: Items) -> Table:
             rate = layer["hit_rate"]
             table.add_row(
                 item["name"], str(layer["layer_id"]), layer["replica"], layer["tier"],
-                _milliseconds(layer["window_ms"]), _milliseconds(layer["read_ms"]),
-                _milliseconds(layer["measured_read_ms"]), _milliseconds(layer["measured_stall_ms"]),
+                milliseconds(layer["window_ms"]), milliseconds(layer["read_ms"]),
+                milliseconds(layer["measured_read_ms"]), milliseconds(layer["measured_stall_ms"]),
                 "" if rate is None else f"{rate:.1%}", "yes" if is_in_force else "no",
             )  # fmt: skip
     return table
 
 
 def _work(items: Items) -> Table:
-    table = _table("WORK", "TASK", "REPLICA", "NODE", "STATE", "PHASE", "DONE", "OF", "MESSAGE")
+    table = new_table("WORK", "TASK", "REPLICA", "NODE", "STATE", "PHASE", "DONE", "OF", "MESSAGE")
     for item in items:
         status = item["status"]
         if status["state"] in ("queued", "running", "failed"):

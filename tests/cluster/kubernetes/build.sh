@@ -41,7 +41,11 @@ install_packages() {
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     say "installing with apt-get: ${missing[*]}"
-    apt-get -qq -o DPkg::Lock::Timeout=900 update >/dev/null
+    # apt waits for dpkg's lock but not for that of the lists.
+    until apt-get -qq update >"$cache/apt.log" 2>&1; do
+        grep -q 'Could not get lock' "$cache/apt.log" && [ $SECONDS -lt 900 ] || { tail -20 "$cache/apt.log" >&2; exit 1; }
+        sleep 3
+    done
     DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=900 install -y --no-install-recommends \
         "${missing[@]}" >"$cache/apt.log" 2>&1 || { tail -20 "$cache/apt.log" >&2; exit 1; }
 }
