@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all levels share: the report per level, hypothesis' settings and seed, and where the traces lie."""
+"""What all levels share: the report per level, hypothesis' settings and seed, where the traces lie, and `--full`.
+
+A test marked `full` takes long and is selected only with `--full` (`make test-LEVEL-full`).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,25 @@ settings.register_profile("slacktier", deadline=None, print_blob=True)
 settings.load_profile("slacktier")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also the tests that take hours on two cores")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    left = [item for item in items if item.get_closest_marker("full")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Every run draws new examples and says how to draw them again."""
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+    config.addinivalue_line("markers", "full: takes long; only with --full")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -38,13 +38,18 @@ class ChangeType(StrEnum):
 
 
 class Change(Part):
-    """One event of a watch; `item` is the resource as a GET of it would answer, None for delete and sync."""
+    """One event of a watch.
+
+    item       the resource as a GET of it would answer, None for delete and sync
+    resources  of a sync: how many puts follow until all is told; whoever loses the watch before that starts anew
+    """
 
     type: ChangeType
     kind: Kind | None = None
     name: Name | None = None
     version: Count
     item: dict[str, Any] | None = None
+    resources: Count = 0
 
 
 class ErrorCode(StrEnum):

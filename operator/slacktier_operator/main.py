@@ -54,7 +54,10 @@ class Operator:
 
     async def _run(self) -> None:
         await self.reconciler.first_look()
-        jobs = [self.context.state.follow(), self.reconciler.resync(self.context.settings.resync_s)]
+        self._tasks.append(asyncio.create_task(self.context.state.follow()))
+        # Until tierd has answered, every status would say that it cannot be reached.
+        await self.context.state.asked.wait()
+        jobs = [self.reconciler.resync(self.context.settings.resync_s)]
         jobs += [self.reconciler.work() for _ in range(WORKERS)]
         self._tasks += [asyncio.create_task(job) for job in jobs]
 

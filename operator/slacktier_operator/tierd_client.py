@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import aiohttp
@@ -48,8 +48,11 @@ class TierdClient:
     async def delete(self, kind: Kind, name: str) -> None:
         await self._call("DELETE", f"/v1/{kind.value}/{name}")
 
-    async def watch(self, version: int | None) -> AsyncIterator[Change]:
-        """Changes from that version on, or everything first; ends when the connection does."""
+    async def watch(self, version: int | None, opened: Callable[[], None]) -> AsyncIterator[Change]:
+        """Changes from that version on, or everything first; ends when the connection does.
+
+        opened  called once tierd has taken the watch, before any change
+        """
         query = f"?version={version}" if version is not None else ""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_S, sock_read=_SILENT_S)
         url = f"{self._settings.tierd_url}/v1/watch{query}"
@@ -57,6 +60,7 @@ class TierdClient:
             async with self._session.get(url, headers=self._headers(), timeout=timeout) as answer:
                 if answer.status != 200:
                     raise TierdError(f"tierd: watch: HTTP {answer.status}")
+                opened()
                 async for line in answer.content:
                     if line.startswith(b"data:"):
                         yield Change.model_validate_json(line[5:])

@@ -13,11 +13,15 @@ from slacktier_operator.tierd_client import TierdClient, TierdError
 
 log = logging.getLogger(__name__)
 _RETRY_S = 2.0
+Items = dict[Kind, dict[str, dict[str, Any]]]
 
 
 class TierdState:
-    """Resources by kind and name, as the API answers them. `connected` is False until the first sync and while a watch
-    is down: what is known is then old, and nothing that would need more is decided by it."""
+    """Resources by kind and name, as the API answers them.
+
+    `connected` is False until the first sync is whole and while a watch is down: what is known is then old, and nothing
+    that would need more is decided by it.
+    """
 
     def __init__(self, client: TierdClient, changed: Callable[[Kind | None, str | None], None]) -> None:
         self._client = client
@@ -25,7 +29,10 @@ class TierdState:
         self._version: int | None = None
         self.connected = False
         self.why_not = "not asked yet"
-        self.items: dict[Kind, dict[str, dict[str, Any]]] = {kind: {} for kind in Kind}
+        self.asked = asyncio.Event()  # an answer, or that there is none
+        self.items: Items = {kind: {} for kind in Kind}
+        self._fresh: Items | None = None  # what a sync has told so far; _left: how many more it will
+        self._left = 0
 
     def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
         return self.items[kind].get(name)
@@ -40,7 +47,7 @@ class TierdState:
         """Watch for ever; a broken watch is opened again."""
         while True:
             try:
-                async for change in self._client.watch(self._version):
+                async for change in self._client.watch(self._version, self._opened):
                     self._take(change)
             except TierdError as exc:
                 self._lost(str(exc))
@@ -51,21 +58,42 @@ class TierdState:
     def _lost(self, why: str) -> None:
         if self.connected or self.why_not != why:
             log.warning("%s", why)
-        self.connected, self.why_not = False, why
+        self.connected, self.why_not, self._fresh = False, why, None
+        self.asked.set()
         self._changed(None, None)
 
-    def _take(self, change: Change) -> None:
-        self._version = change.version
-        if change.type is ChangeType.SYNC:
-            for items in self.items.values():
-                items.clear()
-        elif change.kind is not None and change.name is not None:
-            if change.type is ChangeType.PUT and change.item is not None:
-                self.items[change.kind][change.name] = change.item
-            else:
-                self.items[change.kind].pop(change.name, None)
+    def _opened(self) -> None:
+        """Where nothing has changed meanwhile, the next event may be long in coming."""
+        if self._version is not None:
+            self._connect()
+
+    def _connect(self) -> None:
         if not self.connected:
-            log.info("tierd: watching from version %d", change.version)
+            log.info("tierd: watching from version %d", self._version)
             self.connected, self.why_not = True, ""
+            self.asked.set()
             self._changed(None, None)
-        self._changed(change.kind, change.name)
+
+    def _take(self, change: Change) -> None:
+        if change.type is ChangeType.SYNC:
+            self._fresh, self._left = {kind: {} for kind in Kind}, change.resources
+        elif self._fresh is not None:
+            self._put(self._fresh, change)
+            self._left -= 1
+        else:
+            self._version = change.version
+            self._put(self.items, change)
+            self._changed(change.kind, change.name)
+        # Half of what there is would look as if the rest were gone.
+        if self._fresh is not None and self._left == 0:
+            self.items, self._fresh, self._version = self._fresh, None, change.version
+            self._connect()
+            self._changed(None, None)
+
+    def _put(self, items: Items, change: Change) -> None:
+        if change.kind is None or change.name is None:
+            return
+        if change.type is ChangeType.PUT and change.item is not None:
+            items[change.kind][change.name] = change.item
+        else:
+            items[change.kind].pop(change.name, None)

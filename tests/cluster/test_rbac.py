@@ -33,4 +33,4 @@ def test_a_real_call_is_refused_too(system: System) -> None:
     with pytest.raises(RefusedError, match="forbidden"):
         system.cluster.kubectl("get", "secrets", "-A", AS)
     with pytest.raises(RefusedError, match="forbidden"):
-        system.cluster.kubectl("delete", "tierpools", "--all", AS)
+        system.cluster.kubectl("delete", "tierpool/any", AS)

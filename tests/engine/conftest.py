@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the level `engine`: checkpoints and regions once per run, and servers with and without the plugin.
 
-`--full` runs the whole matrix (`make test-engine-full`); without it the tests marked `full` are not selected.
+`make test-engine-full` runs the whole matrix.
 """
 
 from __future__ import annotations
@@ -20,21 +20,8 @@ from servers import Server, ServerSpec, Shape, free_port, serving
 REFERENCE_PROMPTS = 48
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="engine: the whole matrix, hours on two cores")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "full: only in the whole matrix")
+def pytest_configure() -> None:
     material.without_plugin_variables()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
-    left = [item for item in items if item.get_closest_marker("full")]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")

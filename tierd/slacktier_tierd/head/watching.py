@@ -15,10 +15,15 @@ from slacktier_tierd.head.store import Store
 HEARTBEAT_S: Final = 10.0
 
 
-def _event(version: int, change: ChangeType, kind: Kind | None, name: str | None, item: bytes | None) -> bytes:
+def _event(version: int, change: ChangeType, kind: Kind, name: str, item: bytes | None) -> bytes:
     head: dict[str, Any] = {"type": change.value, "kind": kind, "name": name, "version": version}
     text = json.dumps(head)[:-1].encode() + b', "item": ' + (item or b"null") + b"}"
     return b"id: %d\ndata: %s\n\n" % (version, text)
+
+
+def _sync(version: int, resources: int) -> bytes:
+    head = {"type": ChangeType.SYNC.value, "kind": None, "name": None, "version": version, "item": None}
+    return b"id: %d\ndata: %s\n\n" % (version, json.dumps({**head, "resources": resources}).encode())
 
 
 def _put(store: Store, kind: Kind, name: str, version: int) -> bytes:
@@ -31,11 +36,11 @@ def _put(store: Store, kind: Kind, name: str, version: int) -> bytes:
 
 def _resources(store: Store, kinds: frozenset[Kind]) -> bytes:
     """A sync and a put for every resource, all as of now."""
-    parts = [_event(store.version, ChangeType.SYNC, None, None, None)]
+    parts = []
     for kind in sorted(kinds):
         entries, _ = store.page(kind, after="", limit=store.count(kind) + 1)
         parts += [_put(store, kind, entry.name, store.version) for entry in entries]
-    return b"".join(parts)
+    return b"".join([_sync(store.version, len(parts)), *parts])
 
 
 async def watch(store: Store, kinds: frozenset[Kind], version: int | None) -> AsyncIterator[bytes]:
