@@ -17,7 +17,7 @@ static size_t mapped_bytes(size_t byte_count) {
 /* Zeroed, on huge pages where there is enough to fill one: the pass touches random lines, and with small pages most of
  * them miss the TLB. Aligned by hand, since mmap aligns to small pages only. */
 static void *map_zeroed(size_t byte_count) {
-    size_t padded = byte_count + huge_page_bytes;
+    size_t padded = mapped_bytes(byte_count) + huge_page_bytes;
     uint8_t *memory = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
