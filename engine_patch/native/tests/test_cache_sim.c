@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../src/directory.h"
 #include "st_cache_sim.h"
 
 #define CHECK(condition)                                                                          \
@@ -17,7 +18,7 @@
 
 enum { POSITIONS = 4000, PER_TOKEN = 3, KEYS = 700, COUNTERS = ST_SIM_PHASES * ST_SIM_CLASSES };
 
-static uint32_t order[POSITIONS], keys[POSITIONS * PER_TOKEN], hashes[KEYS];
+static uint32_t order[POSITIONS], keys[POSITIONS * PER_TOKEN], rows_of_keys[KEYS];
 static uint64_t first[POSITIONS + 1];
 static uint8_t decode[POSITIONS], class_of[KEYS], skip[KEYS];
 
@@ -42,10 +43,9 @@ static st_sim_stream draw_stream(uint64_t seed) {
     keys[order[POSITIONS - 1] * PER_TOKEN] = KEYS - 1;
     for (uint32_t key = 0; key < KEYS; key++) {
         class_of[key] = (uint8_t)(key % ST_SIM_CLASSES);
-        hashes[key] = (uint32_t)draw(&seed);
+        rows_of_keys[key] = (uint32_t)key * 2654435761u; /* each its own */
         skip[key] = draw(&seed) % 5 == 0;
     }
-    hashes[0] = UINT32_MAX; /* the last set */
     return (st_sim_stream){order, POSITIONS, first, keys, KEYS, decode, class_of, NULL};
 }
 
@@ -103,7 +103,8 @@ static void test_cache_of_everything_misses_each_row_once(void) {
     CHECK(st_sim_clock(&stream, KEYS, misses) == 0 && total(misses) == distinct);
     CHECK(st_sim_clock(&stream, UINT32_MAX, misses) == 0 && total(misses) == distinct);
     CHECK(st_sim_s3fifo(&stream, 10 * KEYS, misses) == 0 && total(misses) == distinct);
-    CHECK(st_sim_clock16(&stream, hashes, 64 * KEYS, misses) == 0 && total(misses) == distinct);
+    for (st_cache_policy policy = ST_CACHE_CLOCK; policy <= ST_CACHE_S3FIFO; policy++)
+        CHECK(st_sim_directory(&stream, rows_of_keys, policy, 64 * KEYS, misses) == 0 && total(misses) == distinct);
 }
 
 static void test_cache_of_one_row_hits_only_what_was_asked_for_last(void) {
@@ -112,7 +113,33 @@ static void test_cache_of_one_row_hits_only_what_was_asked_for_last(void) {
     plain_lru(&stream, 1, lru);
     CHECK(st_sim_clock(&stream, 1, misses) == 0 && memcmp(misses, lru, sizeof lru) == 0);
     CHECK(st_sim_s3fifo(&stream, 1, misses) == 0 && memcmp(misses, lru, sizeof lru) == 0);
-    CHECK(st_sim_clock16(&stream, hashes, 1, misses) == 0 && total(misses) < total(lru));
+    for (st_cache_policy policy = ST_CACHE_CLOCK; policy <= ST_CACHE_S3FIFO; policy++) /* one set of 16 ways at least */
+        CHECK(st_sim_directory(&stream, rows_of_keys, policy, 1, misses) == 0 && total(misses) < total(lru));
+}
+
+/* Each has mappings rounded up to huge pages; ending one must not take a neighbour's along. */
+static void test_directories_side_by_side_end_one_by_one(void) {
+    enum { COUNT = 40, ROWS = 1000 };
+    st_directory directories[COUNT];
+    void *between[COUNT];
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < COUNT; i++) {
+            uint64_t slots = (uint64_t)(i + 1) * 41 * ROWS; /* 0.2 to 8 MB of tags */
+            between[i] = malloc((size_t)(i + 1) * 150000);  /* mapped, and so the next one begins anywhere */
+            CHECK(st_directory_open(&directories[i], slots, i % 2 ? ST_CACHE_S3FIFO : ST_CACHE_CLOCK) == 0);
+        }
+        for (int i = 0; i < COUNT; i++) {
+            int mine = pass ? COUNT - 1 - i : i; /* older neighbours go first, then younger ones */
+            uint32_t slot, step = 1;
+            for (uint32_t row_id = 0; row_id < ROWS; row_id++)
+                CHECK(st_directory_claim_row(&directories[mine], row_id * 7919u, step++, &slot) == ST_MISS);
+            for (uint32_t row_id = 0; row_id < ROWS; row_id++)
+                CHECK(st_directory_claim_row(&directories[mine], row_id * 7919u, step++, &slot) == ST_HIT);
+            memset(between[mine], 0, (size_t)(mine + 1) * 150000);
+            st_directory_close(&directories[mine]);
+            free(between[mine]);
+        }
+    }
 }
 
 static void test_impossible_sizes_are_refused_and_empty_streams_are_not(void) {
@@ -120,7 +147,7 @@ static void test_impossible_sizes_are_refused_and_empty_streams_are_not(void) {
     uint64_t misses[COUNTERS], none = 0;
     CHECK(st_sim_clock(&stream, 0, misses) == -EINVAL);
     CHECK(st_sim_s3fifo(&stream, 0, misses) == -EINVAL);
-    CHECK(st_sim_clock16(&stream, hashes, 0, misses) == -EINVAL);
+    CHECK(st_sim_directory(&stream, rows_of_keys, ST_CACHE_CLOCK, 0, misses) == -EINVAL);
     CHECK(st_sim_lru(&stream, &none, 0, misses) == -EINVAL);
     stream.token_count = 0;
     CHECK(st_sim_clock(&stream, 5, misses) == 0 && total(misses) == 0);
@@ -156,6 +183,7 @@ int main(void) {
     test_lru_equals_a_list();
     test_cache_of_everything_misses_each_row_once();
     test_cache_of_one_row_hits_only_what_was_asked_for_last();
+    test_directories_side_by_side_end_one_by_one();
     test_impossible_sizes_are_refused_and_empty_streams_are_not();
     test_row_index_gives_one_key_per_row_through_growth();
     printf("test_cache_sim: ok\n");
