@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../src/directory.h"
 #include "st_cache_sim.h"
 
 #define CHECK(condition)                                                                          \
@@ -117,31 +116,6 @@ static void test_cache_of_one_row_hits_only_what_was_asked_for_last(void) {
         CHECK(st_sim_directory(&stream, rows_of_keys, policy, 1, misses) == 0 && total(misses) < total(lru));
 }
 
-/* Each has mappings rounded up to huge pages; ending one must not take a neighbour's along. */
-static void test_directories_side_by_side_end_one_by_one(void) {
-    enum { COUNT = 40, ROWS = 1000 };
-    st_directory directories[COUNT];
-    void *between[COUNT];
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < COUNT; i++) {
-            uint64_t slots = (uint64_t)(i + 1) * 41 * ROWS; /* 0.2 to 8 MB of tags */
-            between[i] = malloc((size_t)(i + 1) * 150000);  /* mapped, and so the next one begins anywhere */
-            CHECK(st_directory_open(&directories[i], slots, i % 2 ? ST_CACHE_S3FIFO : ST_CACHE_CLOCK) == 0);
-        }
-        for (int i = 0; i < COUNT; i++) {
-            int mine = pass ? COUNT - 1 - i : i; /* older neighbours go first, then younger ones */
-            uint32_t slot, step = 1;
-            for (uint32_t row_id = 0; row_id < ROWS; row_id++)
-                CHECK(st_directory_claim_row(&directories[mine], row_id * 7919u, step++, &slot) == ST_MISS);
-            for (uint32_t row_id = 0; row_id < ROWS; row_id++)
-                CHECK(st_directory_claim_row(&directories[mine], row_id * 7919u, step++, &slot) == ST_HIT);
-            memset(between[mine], 0, (size_t)(mine + 1) * 150000);
-            st_directory_close(&directories[mine]);
-            free(between[mine]);
-        }
-    }
-}
-
 static void test_impossible_sizes_are_refused_and_empty_streams_are_not(void) {
     st_sim_stream stream = draw_stream(9);
     uint64_t misses[COUNTERS], none = 0;
@@ -183,7 +157,6 @@ int main(void) {
     test_lru_equals_a_list();
     test_cache_of_everything_misses_each_row_once();
     test_cache_of_one_row_hits_only_what_was_asked_for_last();
-    test_directories_side_by_side_end_one_by_one();
     test_impossible_sizes_are_refused_and_empty_streams_are_not();
     test_row_index_gives_one_key_per_row_through_growth();
     printf("test_cache_sim: ok\n");

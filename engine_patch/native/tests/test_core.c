@@ -279,7 +279,7 @@ static void test_a_closed_directory_takes_its_own_memory_alone(uint64_t slot_cou
         st_directory directory;
         neighbours[i] = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(neighbours[i] != MAP_FAILED);
-        CHECK(st_directory_open(&directory, slot_count) == 0);
+        CHECK(st_directory_open(&directory, slot_count, ST_CACHE_CLOCK) == 0);
         st_directory_close(&directory);
     }
     unsigned char resident;
