@@ -3,7 +3,7 @@ CLUSTER := tests/cluster/kubernetes
 CLUSTER_CACHE := $(or $(SLACKTIER_CLUSTER_CACHE),$(HOME)/.cache/slacktier/cluster)
 CLUSTER_IMAGES := operator tierd emulated loadtest
 
-.PHONY: cluster-env cluster-images cluster-up cluster-down cluster-shell test-cluster
+.PHONY: cluster-env cluster-images cluster-up cluster-down cluster-shell emulated-image test-cluster test-cluster-full
 cluster-env: setup ## Build Kubernetes from source for the test cluster; once, some 12 minutes
 	@$(CLUSTER)/build.sh $(CLUSTER_CACHE)
 
@@ -19,5 +19,11 @@ cluster-down: ## End it; logs stay in build/cluster
 cluster-shell: ## A shell in the cluster's network, with kubectl and KUBECONFIG set
 	@$(CLUSTER)/cluster.sh exec bash
 
-test-cluster: cluster-env helm-env ## Custom resources and operator on a real Kubernetes
-	$(PYTEST) tests/cluster --timeout 900
+emulated-image: cluster-env ## Build the emulated engine's image alone, which is what test-cluster runs in pods
+	@$(CLUSTER)/images.sh $(CLUSTER_CACHE) emulated
+
+test-cluster: emulated-image helm-env ## Custom resources and operator on a real Kubernetes, as root; some 8 minutes
+	$(PYTEST) tests/cluster --timeout 600
+
+test-cluster-full: emulated-image helm-env ## The same with every fault, every flow of the window rule and 1,000 pods; some 25 minutes
+	$(PYTEST) -s tests/cluster --full --timeout 900

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from slacktier.cache_policy import CachePolicy
 from slacktier.errors import ConfigError
 
 LIBRARY: Final = Path(__file__).with_name("libslacktier_io.so")
@@ -32,15 +31,10 @@ class CLayout(ctypes.Structure):
     ]
 
 
-CACHE_POLICIES: Final = (CachePolicy.CLOCK, CachePolicy.S3FIFO)  # by st_cache_policy
-
-
 class CLayerConfig(ctypes.Structure):
     """st_layer_config in slacktier_io.h."""
 
-    _fields_ = [
-        ("cache_rows", c_uint64), ("cache_policy", c_uint32), ("source_count", c_uint32), ("sources", c_void_p * 4),
-    ]  # fmt: skip
+    _fields_ = [("cache_rows", c_uint64), ("source_count", c_uint32), ("sources", c_void_p * 4)]
 
 
 class CCoreConfig(ctypes.Structure):

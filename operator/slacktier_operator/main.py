@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import kopf
@@ -84,6 +84,19 @@ def _labels(body: Mapping[str, Any]) -> Any:
     return body["metadata"].get("labels")
 
 
+class Backoffs:
+    """Seconds between tries of a call to the API server, without an end.
+
+    kopf's own list ends after a minute, and with it the operator, if the server answers errors for so long, as it does
+    without its etcd.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (0.5, 1.0, 2.0, 3.0)
+        while True:
+            yield 5.0
+
+
 _operator: Operator | None = None
 
 
@@ -102,6 +115,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.watching.server_timeout = 600
     settings.watching.client_timeout = 660
     settings.watching.connect_timeout = 10
+    settings.networking.error_backoffs = Backoffs()
     settings.persistence.finalizer = f"{GROUP}/unused"
     settings.scanning.disabled = True
     try:
@@ -123,9 +137,9 @@ def queue_length(**_: Any) -> int:
 
 
 @kopf.on.probe(id="calls")
-def calls(**_: Any) -> int:
-    """Calls to the Kubernetes API since the start, watches aside, in the liveness answer."""
-    return sum(_running().context.kube.calls.values())
+def calls(**_: Any) -> dict[str, int]:
+    """Calls to the Kubernetes API since the start by verb and kind, watches aside, in the liveness answer."""
+    return {f"{verb} {kind}": count for (verb, kind), count in sorted(_running().context.kube.calls.items())}
 
 
 @kopf.on.probe(id="tierd")

@@ -22,7 +22,7 @@ from slacktier_operator.store import KINDS, key_of, placement_of
 
 log = logging.getLogger(__name__)
 WORKERS: Final = 8
-BACKOFF_S: Final = (0.5, 60.0)
+BACKOFF_S: Final = (0.5, 15.0)
 Ref = tuple[str, Key]
 Handler = Callable[[Context, Key], Awaitable[float | None]]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import system as systems
-from harness import SCRIPT, Cluster, RefusedError, wait_for
+from harness import SCRIPT, Cluster, RefusedError
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +51,4 @@ def system(crds: Cluster) -> Iterator[systems.System]:
 def clean(system: systems.System) -> Iterator[systems.System]:
     """Nothing of a test's is left for the next one."""
     yield system
-    if not system.operator.is_running:
-        system.operator.start()
-    kinds = "tableplacements,lookuptables,tablebindings,pods"
-    system.cluster.kubectl("delete", kinds, "--all", "-n", "default", "--timeout=60s", timeout_s=90)
-    system.cluster.kubectl("delete", "tierpools", "--all", "--timeout=60s", timeout_s=90)
-    wait_for("tierd to be empty", lambda: not system.items("replicas") and not system.items("tables"), within_s=60)
+    system.clear()

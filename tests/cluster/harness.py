@@ -102,6 +102,11 @@ class Process:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def send(self, number: signal.Signals) -> None:
+        """To the whole group, which goes on to exist."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Signal the whole group and wait for its leader."""
         process, self._process = self._process, None

@@ -43,6 +43,15 @@ class System:
         found: list[dict[str, Any]] = self.api(f"/v1/{kind}")["items"]
         return found
 
+    def clear(self) -> None:
+        """Delete all that a test made, and wait until tierd has nothing left of it."""
+        if not self.operator.is_running:
+            self.operator.start()
+        kinds = "tableplacements,lookuptables,tablebindings,pods"
+        self.cluster.kubectl("delete", kinds, "--all", "-n", "default", "--timeout=60s", timeout_s=90)
+        self.cluster.kubectl("delete", "tierpools", "--all", "--timeout=60s", timeout_s=90)
+        wait_for("tierd to be empty", lambda: not self.items("replicas") and not self.items("tables"), within_s=60)
+
     def close(self) -> None:
         for process in (self.operator, self.tierd, *reversed(self.rays)):
             process.stop()
@@ -118,6 +127,7 @@ def _operator(cluster: Cluster, folder: Path) -> Process:
     environment = {
         "KUBECONFIG": str(folder / "operator.conf"), "SLACKTIER_TIERD_URL": TIERD,
         "SLACKTIER_TOKEN_FILE": str(folder / "token"), "SLACKTIER_POLL_S": "1",
+        "SLACKTIER_RESYNC_S": "20",
     }  # fmt: skip
     return Process(command, folder / "operator.log", environment)
 
