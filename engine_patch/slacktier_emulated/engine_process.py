@@ -107,6 +107,7 @@ def layer_setup(plan: LayerPlan) -> LayerSetup:
         sources=tuple(source_spec(source, plan.layer_id) for source in plan.sources),
         cache_rows=plan.cache_rows,
         host_cache_bytes=plan.host_cache_bytes,
+        cache_policy=plan.cache_policy,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
@@ -68,6 +69,7 @@ class LayerPlan:
     sources: tuple[Source, ...]
     cache_rows: int = 0
     host_cache_bytes: int = 0
+    cache_policy: CachePolicy = CachePolicy.CLOCK
 
 
 def describe_delay(model: DelayModel) -> dict[str, object]:

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from slacktier.api import InstanceSpec
+from slacktier.cache_policy import CachePolicy
 from slacktier.delay import SHIPPED
 from slacktier.errors import ConfigError
 from slacktier.input_errors import config_error
@@ -113,17 +114,20 @@ class Source(_Part):
 class Table(_Part):
     """One layer's table: replicas in order of preference, and its share of the row cache on each rank.
 
+    cache_policy    clock or s3fifo; what s3fifo is worth on your traffic is what `slacktier characterize` says
     host_cache_gib  a second level of that cache in each rank's host memory, for rows that fall out of the first
     """
 
     layer: Annotated[int, Field(ge=0)]
     sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=4)]
     cache_rows: Annotated[int, Field(ge=0)] = 0
+    cache_policy: CachePolicy = CachePolicy.CLOCK
     host_cache_gib: Annotated[float, Field(ge=0, le=4096, allow_inf_nan=False)] = 0.0
 
     def setup(self) -> LayerSetup:
         sources = tuple(source.spec(self.layer) for source in self.sources)
-        return LayerSetup(self.layer, sources, self.cache_rows, int(self.host_cache_gib * (1 << 30)))
+        host_cache_bytes = int(self.host_cache_gib * (1 << 30))
+        return LayerSetup(self.layer, sources, self.cache_rows, host_cache_bytes, self.cache_policy)
 
 
 class Reads(_Part):

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.errors import ConfigError
 
 LIBRARY: Final = Path(__file__).with_name("libslacktier_io.so")
@@ -31,10 +32,15 @@ class CLayout(ctypes.Structure):
     ]
 
 
+CACHE_POLICIES: Final = (CachePolicy.CLOCK, CachePolicy.S3FIFO)  # by st_cache_policy
+
+
 class CLayerConfig(ctypes.Structure):
     """st_layer_config in slacktier_io.h."""
 
-    _fields_ = [("cache_rows", c_uint64), ("source_count", c_uint32), ("sources", c_void_p * 4)]
+    _fields_ = [
+        ("cache_rows", c_uint64), ("cache_policy", c_uint32), ("source_count", c_uint32), ("sources", c_void_p * 4),
+    ]  # fmt: skip
 
 
 class CCoreConfig(ctypes.Structure):

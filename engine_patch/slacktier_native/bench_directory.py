@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.page import RowFormat, Superblock
 from slacktier_native.core import LayerSetup, LookupCore, PatternSource
 
@@ -43,6 +44,7 @@ def run(
     *,
     tokens: int = 128,
     cache_rows: int = 1_000_000,
+    cache_policy: CachePolicy = CachePolicy.CLOCK,
     hit_rates: tuple[float, ...] = (0.89, 0.75, 0.40),
     steps: int = 600,
 ) -> dict[str, Any]:
@@ -54,7 +56,8 @@ def run(
     per_layer = cache_rows // len(LAYER_IDS)
     resident = [rng.integers(0, ROW_COUNT, per_layer // 2) for _ in LAYER_IDS]
     cells = []
-    with LookupCore([LayerSetup(i, (_source(i),), per_layer) for i in LAYER_IDS]) as core:
+    layers = [LayerSetup(i, (_source(i),), per_layer, cache_policy=cache_policy) for i in LAYER_IDS]
+    with LookupCore(layers) as core:
         for first in range(0, per_layer // 2, WARM_STEP):
             _step(core, [ids[first : first + WARM_STEP] for ids in resident])
         for rate in hit_rates:
@@ -63,6 +66,7 @@ def run(
     return {
         "tokens": tokens,
         "cache_rows": cache_rows,
+        "cache_policy": cache_policy,
         "p50_us": cells[0]["p50_us"],
         "p99_us": cells[0]["p99_us"],
         "bytes_per_row": stats["directory_bytes"] / stats["cache_rows"],

@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.errors import ConfigError, SlackTierError
-from slacktier_native._lib import library
+from slacktier_native._lib import CACHE_POLICIES, library
 
 PHASES: Final = 2
 CLASSES: Final = 8
@@ -60,7 +61,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_sim_lru": (c_int, [POINTER(_CStream), c_void_p, c_uint32, c_void_p]),
     "st_sim_clock": (c_int, [POINTER(_CStream), c_uint64, c_void_p]),
     "st_sim_s3fifo": (c_int, [POINTER(_CStream), c_uint64, c_void_p]),
-    "st_sim_clock16": (c_int, [POINTER(_CStream), c_void_p, c_uint64, c_void_p]),
+    "st_sim_directory": (c_int, [POINTER(_CStream), c_void_p, c_int, c_uint64, c_void_p]),
     "st_sim_distinct": (c_int, [POINTER(_CStream), c_void_p, c_uint64, c_int, c_void_p, c_void_p, c_void_p]),
     "st_sim_count": (None, [POINTER(_CStream), c_int, c_void_p]),
     "st_sim_handoff": (c_int, [POINTER(_CStream), c_void_p, c_uint64, c_void_p, c_void_p]),
@@ -190,14 +191,16 @@ class Stream:
         _check(_simulators().st_sim_s3fifo(self._c(), rows, misses.ctypes.data), f"S3-FIFO of {rows} rows")
         return misses
 
-    def clock16(self, rows: int, hash_of: U32) -> U64:
-        """Misses of sets of 16 ways: [PHASES, CLASSES]; hash_of [key_count] uint32 picks the set by its upper part."""
-        if len(hash_of) != self.key_count:
-            raise ConfigError(f"hash_of: {len(hash_of)} values for {self.key_count} keys")
+    def directory(self, rows: int, row_of: U32, policy: CachePolicy) -> U64:
+        """Misses of the row cache's own directory: [PHASES, CLASSES]; row_of [key_count] uint32 row ids."""
+        if len(row_of) != self.key_count:
+            raise ConfigError(f"row_of: {len(row_of)} values for {self.key_count} keys")
         misses = np.zeros((PHASES, CLASSES), np.uint64)
-        hashes = np.ascontiguousarray(hash_of, np.uint32)
-        rc = _simulators().st_sim_clock16(self._c(), hashes.ctypes.data, rows, misses.ctypes.data)
-        _check(rc, f"set-associative CLOCK of {rows} rows")
+        row_ids = np.ascontiguousarray(row_of, np.uint32)
+        rc = _simulators().st_sim_directory(
+            self._c(), row_ids.ctypes.data, CACHE_POLICIES.index(policy), rows, misses.ctypes.data
+        )
+        _check(rc, f"directory of {rows} rows with {policy}")
         return misses
 
     def distinct(

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.errors import (
     ConfigError,
     ContractError,
@@ -27,7 +28,15 @@ from slacktier.errors import (
     TierUnavailableError,
 )
 from slacktier.page import Superblock, same_rows
-from slacktier_native._lib import CCoreConfig, CFaultReport, CLayerConfig, CLayerResult, CLayerStats, library
+from slacktier_native._lib import (
+    CACHE_POLICIES,
+    CCoreConfig,
+    CFaultReport,
+    CLayerConfig,
+    CLayerResult,
+    CLayerStats,
+    library,
+)  # fmt: skip
 from slacktier_native.pages import FAULTS, Bytes, PageCodec
 from slacktier_native.rdma import READ_ERRORS, RdmaSpec
 from slacktier_native.row_link import RowsSpec
@@ -63,6 +72,7 @@ class LayerSetup:
     sources: tuple[AnySource, ...]
     cache_rows: int = 0
     host_cache_bytes: int = 0
+    cache_policy: CachePolicy = CachePolicy.CLOCK
 
 
 class LayerResult(NamedTuple):
@@ -160,6 +170,7 @@ class LookupCore:
         for index, setup in enumerate(layers):
             handles, sb = self._open_sources(setup.layer_id, setup.sources)
             configs[index].cache_rows = setup.cache_rows
+            configs[index].cache_policy = CACHE_POLICIES.index(setup.cache_policy)
             configs[index].source_count = len(handles)
             configs[index].sources[: len(handles)] = handles
             self._specs.append(setup.sources)

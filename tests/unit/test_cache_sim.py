@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.errors import ConfigError
 from slacktier.page import PAGE_BYTES, RowFormat, State, Superblock, encode_superblock
 from slacktier.tiers import Tier
@@ -141,10 +142,52 @@ def plain_s3fifo(rows: int) -> Callable[[int], bool]:
     return is_hit
 
 
-def plain_clock16(rows: int, hash_of: list[int]) -> Callable[[int], bool]:
+def set_s3fifo() -> Callable[[int], bool]:
+    """One set of 16 ways: a way is [row, used, is small]; each queue is the ways in order, from its own hand on."""
+    ways: list[list[int]] = []
+    ghosts: deque[int] = deque(maxlen=8)
+    hands = {False: 0, True: 0}
+
+    def next_of(is_small: bool) -> int:
+        at = next(i % 16 for i in range(hands[is_small], hands[is_small] + 16) if ways[i % 16][2] == is_small)
+        hands[is_small] = (at + 1) % 16
+        return at
+
+    def evict() -> int:
+        while sum(way[2] for way in ways) >= 4:
+            at = next_of(True)
+            if not ways[at][1]:
+                ghosts.append(ghost_of(ways[at][0]))
+                return at
+            ways[at][1:] = [0, 0]
+        while ways[at := next_of(False)][1]:
+            ways[at][1] = 0
+        return at
+
+    def is_hit(row: int) -> bool:
+        for way in ways:
+            if way[0] == row:
+                way[1] = 1
+                return True
+        is_new = ghost_of(row) not in [*ghosts, *[0] * (8 - len(ghosts))]  # not filled yet: zeros
+        if len(ways) < 16:
+            ways.append([row, 0, int(is_new)])
+        else:
+            ways[evict()] = [row, 0, int(is_new)]
+        return False
+
+    return is_hit
+
+
+def ghost_of(row: int) -> int:
+    return row * 0x9E3779B1 % 2**32 >> 24
+
+
+def plain_directory(rows: int, row_of: list[int], policy: CachePolicy) -> Callable[[int], bool]:
     set_count = -(-rows // 16)
-    sets = [plain_clock(16) for _ in range(set_count)]
-    return lambda key: sets[hash_of[key] * set_count // 2**32](key)
+    sets = [set_s3fifo() if policy is CachePolicy.S3FIFO else plain_clock(16) for _ in range(set_count)]
+    hash_of = mix32(np.array(row_of, np.uint32)).tolist()
+    return lambda key: sets[hash_of[key] * set_count // 2**32](row_of[key])
 
 
 @settings(max_examples=40)
@@ -166,11 +209,16 @@ def test_s3fifo_equals_queues_kept_as_lists(case: Case, rows: int) -> None:
     assert case.stream.s3fifo(rows).tolist() == misses_of(case, plain_s3fifo(rows))
 
 
-@settings(max_examples=40)
-@given(cases(), st.integers(1, 80), st.lists(st.integers(0, 2**32 - 1), min_size=KEYS, max_size=KEYS))
-def test_clock16_equals_one_small_clock_per_set(case: Case, rows: int, hash_of: list[int]) -> None:
-    found = case.stream.clock16(rows, np.array(hash_of, np.uint32))
-    assert found.tolist() == misses_of(case, plain_clock16(rows, hash_of))
+@settings(max_examples=80)
+@given(
+    cases(), st.integers(1, 80), st.sampled_from(CachePolicy),
+    st.lists(st.integers(0, 2**32 - 2), min_size=KEYS, max_size=KEYS, unique=True),
+)  # fmt: skip
+def test_the_directory_equals_one_small_cache_per_set(
+    case: Case, rows: int, policy: CachePolicy, row_of: list[int]
+) -> None:
+    found = case.stream.directory(rows, np.array(row_of, np.uint32), policy)
+    assert found.tolist() == misses_of(case, plain_directory(rows, row_of, policy))
 
 
 @settings(max_examples=40)
@@ -259,7 +307,8 @@ def test_stream_that_would_read_outside_its_arrays_is_refused() -> None:
         good.lru([5, 5])
 
 
-def test_clock16_equals_the_native_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", CachePolicy)
+def test_what_is_simulated_is_what_a_core_does(tmp_path: Path, policy: CachePolicy) -> None:
     """Goal: the policy that is simulated is the one that serves. Method: one lookup per step through a real core, so
     that no row is pinned by another lookup of its step; misses are compared with the simulator's."""
     sb = Superblock(
@@ -273,7 +322,8 @@ def test_clock16_equals_the_native_directory(tmp_path: Path) -> None:
     region.write_bytes(encode_superblock(sb) * 2 + pages.tobytes())
     rows = (np.random.default_rng(2).random(3000) ** 3 * 900).astype(np.int64)
     misses = 0
-    with LookupCore([LayerSetup(1, (SourceSpec(Tier.DRAM, (region,)),), cache_rows=160)], lookups_max=16) as core:
+    setup = LayerSetup(1, (SourceSpec(Tier.DRAM, (region,)),), cache_rows=160, cache_policy=policy)
+    with LookupCore([setup], lookups_max=16) as core:
         for row in rows:
             core.begin([row[None]])
             misses += core.wait(0).misses
@@ -282,5 +332,5 @@ def test_clock16_equals_the_native_directory(tmp_path: Path) -> None:
         order=np.arange(len(rows), dtype=np.uint32), first=np.arange(len(rows) + 1, dtype=np.uint64),
         keys=rows.astype(np.uint32), decode=np.ones(len(rows), np.uint8), class_of=np.zeros(900, np.uint8),
     )  # fmt: skip
-    assert int(stream.clock16(160, mix32(np.arange(900, dtype=np.uint32))).sum()) == misses
+    assert int(stream.directory(160, np.arange(900, dtype=np.uint32), policy).sum()) == misses
     assert 900 < misses < 2500

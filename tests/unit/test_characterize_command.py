@@ -81,7 +81,7 @@ def test_json_holds_a_curve_per_layer_load_and_policy(characterize: Any) -> None
         assert [load["sessions"] for load in layer["loads"]] == [4, 8]
         for load in layer["loads"]:
             assert (load["lookups"], load["decode_lookups"]) == (SESSIONS * 100 * 16, SESSIONS * 40 * 16)
-            assert [c["policy"] for c in load["curves"]] == ["lru", "clock", "clock16", "s3fifo", "static"]
+            assert [c["policy"] for c in load["curves"]] == ["lru", "clock", "clock16", "s3fifo", "s3fifo16", "static"]
             lru = load["curves"][0]
             assert lru["hit_rate"] == sorted(lru["hit_rate"])
             assert lru["hit_rate"][-1] <= load["unlimited_hit_rate"]
@@ -94,7 +94,7 @@ def test_json_holds_a_curve_per_layer_load_and_policy(characterize: Any) -> None
 
 def test_miss_curves_are_what_the_window_rule_takes(characterize: Any) -> None:
     found = characterize("--tp", "4", "--policy", "all", "--rate", "1")
-    assert len(found["miss_curves"]) == 2 * 5
+    assert len(found["miss_curves"]) == 2 * 6
     load = found["layers"][0]["loads"][0]
     for entry, curve in zip(found["miss_curves"], load["curves"], strict=False):
         misses = MissCurve(tuple(map(tuple, entry["points"])))

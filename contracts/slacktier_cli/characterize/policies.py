@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from slacktier.cache_policy import CachePolicy
 from slacktier_cli.characterize.lookups import Lookups
-from slacktier_cli.characterize.sampling import mix32
 from slacktier_cli.characterize.schedule import Schedule
 from slacktier_native.cache_sim import Phase, Stream
 
@@ -23,17 +24,20 @@ U64 = npt.NDArray[np.uint64]
 class Policy(StrEnum):
     """How a row cache chooses what to keep.
 
-    clock16 is CLOCK in sets of 16 ways, as the native directory keeps it; static is the hot set of other sessions.
+    clock16 and s3fifo16 are the row cache's own directory, in sets of 16 ways. clock and s3fifo are one queue over all
+    rows; static is the hot set of other sessions.
     """
 
     LRU = "lru"
     CLOCK = "clock"
     CLOCK16 = "clock16"
     S3FIFO = "s3fifo"
+    S3FIFO16 = "s3fifo16"
     STATIC = "static"
 
 
-DYNAMIC = (Policy.LRU, Policy.CLOCK, Policy.CLOCK16, Policy.S3FIFO)
+DYNAMIC = (Policy.LRU, Policy.CLOCK, Policy.CLOCK16, Policy.S3FIFO, Policy.S3FIFO16)
+OF_THE_ROW_CACHE: Final = {Policy.CLOCK16: CachePolicy.CLOCK, Policy.S3FIFO16: CachePolicy.S3FIFO}
 
 
 @dataclass(frozen=True)
@@ -103,11 +107,10 @@ def simulate(
     """Curves of the dynamic policies, `threads` simulations at a time; skip [keys] marks rows that cost nothing."""
     stream = lookups.stream(schedule.order, skip)
     sizes = [lookups.sampling.scaled(size) for size in rows]
-    hash_of = mix32(lookups.rows)
 
     def single(policy: Policy, size: int) -> U64:
-        if policy is Policy.CLOCK16:
-            return stream.clock16(size, hash_of)
+        if policy in OF_THE_ROW_CACHE:
+            return stream.directory(size, lookups.rows, OF_THE_ROW_CACHE[policy])
         return stream.clock(size) if policy is Policy.CLOCK else stream.s3fifo(size)
 
     with ThreadPoolExecutor(threads) as pool:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.errors import ConfigError
 from slacktier_cli.bench_decode import decode
 from slacktier_cli.bench_split import split
@@ -131,6 +132,9 @@ def reads(
 def directory(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens per step; each asks for 24 rows of 2 layers.")] = 128,
     cache_rows: Annotated[int, typer.Option(min=4, help="Rows in the cache, both layers together.")] = 1_000_000,
+    cache_policy: Annotated[
+        CachePolicy, typer.Option(help="How the cache chooses the row that goes.")
+    ] = CachePolicy.CLOCK,
     steps: Annotated[int, typer.Option(min=1, help="Steps per hit rate.")] = 600,
     as_json: Json = False,
 ) -> None:
@@ -146,7 +150,7 @@ def directory(
     from slacktier_native import bench_directory
 
     with working("directory: passes over row ids"):
-        result = bench_directory.run(tokens=tokens, cache_rows=cache_rows, steps=steps)
+        result = bench_directory.run(tokens=tokens, cache_rows=cache_rows, cache_policy=cache_policy, steps=steps)
     rows = [(cell["hit_rate"], cell["p50_us"], cell["p99_us"], cell["first_miss_us_p50"]) for cell in result["cells"]]
     print_results(
         "directory", result, directory=Path(), as_json=as_json, rows=rows,

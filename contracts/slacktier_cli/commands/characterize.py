@@ -47,7 +47,7 @@ def command(
         str, typer.Option(help="Cache rows of a layer, all ranks together.")
     ] = "62500,250K,500K,1M,2M,5M,10M,19.2M",
     policy: Annotated[
-        str, typer.Option(help="Of lru, clock, clock16, s3fifo, static; or all.")
+        str, typer.Option(help="Of lru, clock, clock16, s3fifo, s3fifo16, static; or all.")
     ] = "lru,clock,s3fifo,static",
     source: Annotated[list[str] | None, typer.Option(help="Only sessions of this source; may be repeated.")] = None,
     model: Annotated[str, typer.Option(help="v41, qwen3.8, or a config.json.")] = "v41",
@@ -82,7 +82,7 @@ def command(
     Examples:
       slacktier characterize agent.npz
       slacktier characterize agent.npz --sessions 64,256 --layers 14
-      slacktier characterize agent.npz --rows 250K,1M,4M --policy lru,clock16
+      slacktier characterize agent.npz --rows 250K,1M,4M --policy clock16,s3fifo16
       slacktier characterize agent.npz --exact --json > agent.json
       slacktier characterize chat.npz --source wildchat --plot figures --tp 4
       slacktier characterize week1.npz --seen-set week1.seen

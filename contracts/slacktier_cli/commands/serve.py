@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from slacktier.cache_policy import CachePolicy
 from slacktier.errors import ConfigError
 from slacktier_cli.serve_instance import InstanceOptions, bind
 from slacktier_emulated.layers import GRAMMAR, LayerPlan, plan_layers
@@ -31,6 +33,9 @@ def command(
     host_cache: Annotated[
         list[str] | None, typer.Option(help="LAYER=GIB of a second level behind the row cache; default 0.")
     ] = None,
+    cache_policy: Annotated[
+        CachePolicy, typer.Option(help="How the row cache chooses the row that goes; `characterize` compares them.")
+    ] = CachePolicy.CLOCK,
     online_split: Annotated[
         bool, typer.Option("--online-split", help="Move cache rows to the layers that the steps wait for.")
     ] = False,
@@ -110,6 +115,7 @@ def command(
         )  # fmt: skip
     given = (layer or [], cache_rows or [], chosen.layer_ids, host_cache or [])
     plans = bound.plans if bound else plan_layers(*given)
+    plans = tuple(replace(plan, cache_policy=cache_policy) for plan in plans)
     if online_split:
         MovingSplit({plan.layer_id: plan.cache_rows for plan in plans})
     _check_tables(plans, load_layout(model_config, name=config), check_pattern)

@@ -79,8 +79,12 @@ int st_delay_set(const char *device, double a_us, double b_us, double c_us);
 /* Sleep until a CLOCK_MONOTONIC instant, within a few microseconds: the last 60 us are spun. */
 void st_sleep_until(uint64_t until_ns);
 
+/* How a row cache chooses the row that goes. The second level is CLOCK in any case. */
+typedef enum st_cache_policy { ST_CACHE_CLOCK = 0, ST_CACHE_S3FIFO = 1 } st_cache_policy;
+
 typedef struct st_layer_config {
     uint64_t cache_rows;
+    uint32_t cache_policy; /* an st_cache_policy */
     uint32_t source_count;
     st_source *sources[ST_REPLICAS_MAX]; /* replicas in order of preference */
 } st_layer_config;

@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+#include "slacktier_io.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,7 +23,6 @@ enum {
     ST_SIM_PHASES = 2,
     ST_SIM_CLASSES = 8,    /* column classes; a class index is below it */
     ST_SIM_SIZES_MAX = 64, /* cache sizes in one LRU pass */
-    ST_SIM_WAYS = 16,
 };
 
 typedef struct st_sim_stream {
@@ -49,13 +50,13 @@ void st_row_index_rows(const st_row_index *index, uint32_t *row_ids);
 int st_sim_lru(const st_sim_stream *stream, const uint64_t *rows, uint32_t size_count, uint64_t *misses);
 
 /* One cache of `rows` rows; misses[phase][class].
- * clock    one ring; a hit sets the row's bit, the hand clears bits until it finds a clear one
- * s3fifo   10 % small queue, main queue, ghost of as many entries as main; a row is promoted at its second hit
- * clock16  sets of 16 ways, each a small clock; hash_of[key_count] is a 32-bit mix of the row id, the set its
- *          upper part (fastrange), as in the native directory */
+ * clock      one ring; a hit sets the row's bit, the hand clears bits until it finds a clear one
+ * s3fifo     10 % small queue, main queue, ghost of as many entries as main; a row is promoted at its second hit
+ * directory  the row cache's own directory, with that policy; row_of[key_count] is the row id of each key */
 int st_sim_clock(const st_sim_stream *stream, uint64_t rows, uint64_t *misses);
 int st_sim_s3fifo(const st_sim_stream *stream, uint64_t rows, uint64_t *misses);
-int st_sim_clock16(const st_sim_stream *stream, const uint32_t *hash_of, uint64_t rows, uint64_t *misses);
+int st_sim_directory(const st_sim_stream *stream, const uint32_t *row_of, st_cache_policy policy, uint64_t rows,
+                     uint64_t *misses);
 
 typedef enum st_sim_phase {
     ST_SIM_ALL = 0,

@@ -117,7 +117,9 @@ static void era_open(era *now) {
     st_layer_config layers[SIM_LAYERS];
     for (uint32_t k = 0; k < now->layer_count; k++) {
         draw_sources(now, k);
-        layers[k] = (st_layer_config){.cache_rows = draw_cache_rows(), .source_count = now->source_count[k]};
+        layers[k] = (st_layer_config){.cache_rows = draw_cache_rows(),
+                                      .cache_policy = (uint32_t)sim_chance(2),
+                                      .source_count = now->source_count[k]};
         memcpy(layers[k].sources, now->sources[k], now->source_count[k] * sizeof *now->sources[k]);
     }
 #ifdef ST_HAVE_URING

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cache simulators over renamed rows: st_cache_sim.h says what is counted. */
+#include "directory.h"
 #include "sim_stream.h"
 
 #include <errno.h>
@@ -238,47 +239,22 @@ int st_sim_s3fifo(const st_sim_stream *stream, uint64_t rows, uint64_t *misses) 
     return rc;
 }
 
-/* ---- CLOCK in sets of 16 ways ---- */
+/* ---- the directory of the row cache ---- */
 
-typedef struct clock_set {
-    uint32_t keys[ST_SIM_WAYS];
-} clock_set;
-
-int st_sim_clock16(const st_sim_stream *stream, const uint32_t *hash_of, uint64_t rows, uint64_t *misses) {
-    uint64_t set_count = (rows + ST_SIM_WAYS - 1) / ST_SIM_WAYS;
-    if (set_count == 0 || set_count >> 32)
-        return -EINVAL;
-    clock_set *sets = malloc(set_count * sizeof *sets);
-    uint8_t *hands = calloc(set_count, 1);
-    /* As in CLOCK, a row's bits stand with its key: a hit then never looks at its set. */
-    uint8_t *state = calloc(stream->key_count + 1, 1);
-    int rc = sets && hands && state ? 0 : -ENOMEM;
+int st_sim_directory(const st_sim_stream *stream, const uint32_t *row_of, st_cache_policy policy, uint64_t rows,
+                     uint64_t *misses) {
+    st_directory directory;
+    int rc = rows ? st_directory_open(&directory, rows, policy) : -EINVAL;
     memset(misses, 0, sizeof(uint64_t) * COUNTERS);
-    if (rc == 0) {
-        /* An empty way holds the one key that never occurs. */
-        const uint32_t nobody = (uint32_t)stream->key_count;
-        for (uint64_t i = 0; i < set_count * ST_SIM_WAYS; i++)
-            sets[i / ST_SIM_WAYS].keys[i % ST_SIM_WAYS] = nobody;
-        FOR_EACH_LOOKUP(stream, {
-            if (state[key]) {
-                state[key] = RESIDENT | USED;
-                continue;
-            }
+    if (rc < 0)
+        return rc;
+    uint32_t step = 0;
+    FOR_EACH_LOOKUP(stream, {
+        uint32_t slot;
+        step = step == UINT32_MAX ? 1 : step + 1; /* a step per lookup: nothing is pinned when the next one comes */
+        if (st_directory_claim_row(&directory, row_of[key], step, &slot) == ST_MISS)
             count_miss(stream, key, is_decode, misses);
-            uint64_t index = hash_of[key] * set_count >> 32;
-            uint32_t *ways = sets[index].keys;
-            /* An empty way is never used and the hand meets it before it evicts anything: sets fill in order. */
-            uint32_t hand = hands[index];
-            for (; state[ways[hand]] & USED; hand = (hand + 1) % ST_SIM_WAYS)
-                state[ways[hand]] = RESIDENT;
-            state[ways[hand]] = 0;
-            ways[hand] = key;
-            state[key] = RESIDENT;
-            hands[index] = (uint8_t)((hand + 1) % ST_SIM_WAYS);
-        })
-    }
-    free(sets);
-    free(hands);
-    free(state);
-    return rc;
+    })
+    st_directory_close(&directory);
+    return 0;
 }

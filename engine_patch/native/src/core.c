@@ -129,7 +129,7 @@ static int sources_valid(st_source *const *sources, uint32_t count) {
 
 static int cache_open(st_layer *layer, uint64_t cache_rows, st_directory *directory, uint8_t **cache,
                       uint64_t *map_bytes) {
-    int rc = st_directory_open(directory, cache_rows);
+    int rc = st_directory_open(directory, cache_rows, layer->cache_policy);
     *cache = NULL;
     *map_bytes = (uint64_t)directory->set_count * ST_WAYS * st_row_bytes(&layer->layout);
     if (rc == 0 && *map_bytes && !(*cache = map_lazily(*map_bytes))) {
@@ -152,6 +152,9 @@ static int layer_init(st_core *core, st_layer *layer, const st_layer_config *con
     }
     layer->source_count = config->source_count;
     layer->cache_rows = config->cache_rows;
+    if (config->cache_policy > ST_CACHE_S3FIFO)
+        return -EINVAL;
+    layer->cache_policy = config->cache_policy;
     layer->refs = map_lazily(core->lookups_max * sizeof *layer->refs);
     layer->wants = map_lazily(core->lookups_max * sizeof *layer->wants);
     layer->reads = map_lazily(core->lookups_max * sizeof *layer->reads);
@@ -784,7 +787,7 @@ int st_core_set_host_rows(st_core *core, uint32_t index, uint64_t host_rows) {
         return -EBUSY;
     st_layer *layer = &core->layers[index];
     st_layer fresh = {.layout = layer->layout, .host_rows = host_rows};
-    int rc = st_directory_open(&fresh.host, host_rows);
+    int rc = st_directory_open(&fresh.host, host_rows, ST_CACHE_CLOCK);
     fresh.host_map_bytes = (uint64_t)fresh.host.set_count * ST_WAYS * (ST_HOST_SEED_BYTES + layer->layout.record_bytes);
     if (rc == 0 && fresh.host_map_bytes && !(fresh.host_records = map_lazily(fresh.host_map_bytes))) {
         st_directory_close(&fresh.host);

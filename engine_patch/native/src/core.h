@@ -64,6 +64,7 @@ typedef struct st_layer {
     st_lane *start_lane;                  /* it is remote */
     uint32_t fixed_base[ST_REPLICAS_MAX]; /* first registered file of a files source */
     uint64_t cache_rows;
+    st_cache_policy cache_policy;
     uint8_t *cache;
     uint64_t cache_map_bytes;
     /* The second level: whole records behind the seed that their checksums start from, so that one from here is checked

@@ -17,21 +17,19 @@ static size_t mapped_bytes(size_t byte_count) {
 /* Zeroed, on huge pages where there is enough to fill one: the pass touches random lines, and with small pages most of
  * them miss the TLB. Aligned by hand, since mmap aligns to small pages only. */
 static void *map_zeroed(size_t byte_count) {
-    size_t padded = byte_count + huge_page_bytes;
+    size_t kept = mapped_bytes(byte_count), padded = kept + huge_page_bytes;
     uint8_t *memory = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
     uint8_t *aligned = (uint8_t *)(((uintptr_t)memory + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes);
     if (aligned > memory)
         munmap(memory, (size_t)(aligned - memory));
-    size_t tail = padded - (size_t)(aligned - memory) - mapped_bytes(byte_count);
-    if (tail)
-        munmap(aligned + mapped_bytes(byte_count), tail);
-    madvise(aligned, mapped_bytes(byte_count), MADV_HUGEPAGE);
+    munmap(aligned + kept, padded - kept - (size_t)(aligned - memory));
+    madvise(aligned, kept, MADV_HUGEPAGE);
     return aligned;
 }
 
-int st_directory_open(st_directory *directory, uint64_t slot_count) {
+int st_directory_open(st_directory *directory, uint64_t slot_count, st_cache_policy policy) {
     memset(directory, 0, sizeof *directory);
     if (slot_count == 0)
         return 0;
@@ -41,7 +39,9 @@ int st_directory_open(st_directory *directory, uint64_t slot_count) {
     directory->set_count = (uint32_t)set_count;
     directory->tags = map_zeroed(set_count * sizeof *directory->tags);
     directory->meta = map_zeroed(set_count * sizeof *directory->meta);
-    if (!directory->tags || !directory->meta) {
+    if (policy == ST_CACHE_S3FIFO)
+        directory->ghosts = map_zeroed(set_count * sizeof *directory->ghosts);
+    if (!directory->tags || !directory->meta || (policy == ST_CACHE_S3FIFO && !directory->ghosts)) {
         st_directory_close(directory);
         return -ENOMEM;
     }
@@ -53,11 +53,14 @@ void st_directory_close(st_directory *directory) {
         munmap(directory->tags, mapped_bytes(directory->set_count * sizeof *directory->tags));
     if (directory->meta)
         munmap(directory->meta, mapped_bytes(directory->set_count * sizeof *directory->meta));
+    if (directory->ghosts)
+        munmap(directory->ghosts, mapped_bytes(directory->set_count * sizeof *directory->ghosts));
     memset(directory, 0, sizeof *directory);
 }
 
 uint64_t st_directory_bytes(const st_directory *directory) {
-    return directory->set_count * (sizeof *directory->tags + sizeof *directory->meta);
+    uint64_t ghost_bytes = directory->ghosts ? sizeof *directory->ghosts : 0;
+    return directory->set_count * (sizeof *directory->tags + sizeof *directory->meta + ghost_bytes);
 }
 
 /* What the AVX variants call is compiled into them. Left a function of its own, the compiler writes it with legacy SSE
@@ -87,34 +90,72 @@ ALWAYS_INLINE uint32_t ways_passed(uint32_t hand, uint32_t way) {
     return way >= hand ? below_way & from_hand : (below_way | from_hand) & 0xFFFFu;
 }
 
-/* CLOCK's choice among the ways that are not pinned; the caller has seen that there is one. Without the hand's loop,
- * whose steps would be branches that nobody can predict: if every way is used, the hand clears all and stops at the
- * first. */
-ALWAYS_INLINE uint32_t clock_way(st_set_meta *meta) {
-    uint32_t free_ways = ~(uint32_t)meta->pinned & 0xFFFFu;
+/* The first of ways that the hand meets; there is one. */
+ALWAYS_INLINE uint32_t next_way(uint32_t ways, uint32_t hand) {
+    uint32_t ahead = ways >> hand << hand;
+    return (uint32_t)__builtin_ctz(ahead ? ahead : ways);
+}
+
+/* CLOCK's choice among free_ways; there is one. Without the hand's loop, whose steps would be branches that nobody can
+ * predict: if every way is used, the hand clears all and stops at the first. */
+ALWAYS_INLINE uint32_t clock_way(st_set_meta *meta, uint32_t free_ways) {
     uint32_t unused = free_ways & ~(uint32_t)meta->used;
-    uint32_t candidates = unused ? unused : free_ways;
-    uint32_t ahead = candidates >> meta->hand << meta->hand;
-    uint32_t way = (uint32_t)__builtin_ctz(ahead ? ahead : candidates);
+    uint32_t way = next_way(unused ? unused : free_ways, meta->hand);
     meta->used &= (uint16_t)~(unused ? free_ways & ways_passed(meta->hand, way) : free_ways);
     meta->hand = (uint8_t)((way + 1) % ST_WAYS);
     return way;
+}
+
+enum { SMALL_WAYS = 4 };
+
+/* The sets come from another mix of the row id: within a set these bits tell rows apart. */
+ALWAYS_INLINE uint8_t ghost_of(uint32_t row_id) {
+    return (uint8_t)(row_id * 0x9E3779B1u >> 24);
+}
+
+ALWAYS_INLINE int is_ghost(uint64_t ghosts, uint8_t ghost) {
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t zero_where_equal = ghosts ^ (ones * ghost);
+    return ((zero_where_equal - ones) & ~zero_where_equal & (ones << 7)) != 0;
+}
+
+/* S3-FIFO's choice among free_ways; there is one. Ends: each further turn has moved a row out of the small queue. */
+ALWAYS_INLINE uint32_t s3fifo_way(st_directory *directory, uint32_t set, uint32_t free_ways) {
+    st_set_meta *meta = &directory->meta[set];
+    for (;;) {
+        uint32_t small = free_ways & meta->small, main = free_ways & ~(uint32_t)meta->small;
+        if (!small || (main && __builtin_popcount(meta->small) < SMALL_WAYS))
+            return clock_way(meta, main);
+        uint32_t way = next_way(small, meta->small_hand);
+        uint16_t bit = (uint16_t)(1u << way);
+        meta->small_hand = (uint8_t)((way + 1) % ST_WAYS);
+        if (!(meta->used & bit)) {
+            directory->ghosts[set] = directory->ghosts[set] << 8 | ghost_of(directory->tags[set][way] - 1);
+            return way;
+        }
+        meta->small &= (uint16_t)~bit;
+        meta->used &= (uint16_t)~bit;
+    }
 }
 
 /* The way, as a mask, that a row which is not there gets; 0: all are pinned. empty holds the set's empty ways. */
 ALWAYS_INLINE uint32_t claim_way(st_directory *directory, uint32_t row_id, uint32_t set, uint32_t empty) {
     st_set_meta *meta = &directory->meta[set];
     uint32_t way;
-    empty &= ~(uint32_t)meta->pinned;
+    uint32_t free_ways = ~(uint32_t)meta->pinned & 0xFFFFu;
+    int was_here = directory->ghosts && is_ghost(directory->ghosts[set], ghost_of(row_id));
+    empty &= free_ways;
     if (empty)
         way = (uint32_t)__builtin_ctz(empty);
-    else if (meta->pinned == 0xFFFF)
+    else if (!free_ways)
         return 0;
     else {
-        way = clock_way(meta);
+        way = directory->ghosts ? s3fifo_way(directory, set, free_ways) : clock_way(meta, free_ways);
         directory->evictions++;
     }
     uint16_t bit = (uint16_t)(1u << way);
+    if (directory->ghosts)
+        meta->small = (uint16_t)(was_here ? meta->small & ~bit : meta->small | bit);
     directory->tags[set][way] = row_id + 1;
     meta->pinned |= bit;
     meta->fresh |= bit;

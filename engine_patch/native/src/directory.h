@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which row is in which cache slot: a 16-way set-associative directory with CLOCK in each set.
+/* Which row is in which cache slot: a 16-way set-associative directory with CLOCK or S3-FIFO in each set.
  *
- * Memory grows with the cache, not with the table: 4.75 bytes per slot. A set's tags fill one cache line.
+ * Memory grows with the cache, not with the table: 5 bytes per slot, 5.5 with S3-FIFO. A set's tags fill one cache line.
  * slot = set * 16 + way. Not thread-safe: the pass that uses it runs on one thread.
+ *
+ * S3-FIFO (Yang 2023), per set: new rows stand in a small queue of 4 ways. Its next row to go moves to the main queue
+ * if it was used again, and else leaves the set; of the last 8 that left so the set keeps 8 bits of a hash, and one of
+ * them that comes back goes to the main queue at once. The main queue is a CLOCK. A hit costs what CLOCK's costs.
  */
 #ifndef ST_DIRECTORY_H
 #define ST_DIRECTORY_H
 
 #include <stdint.h>
+
+#include "slacktier_io.h"
 
 enum { ST_WAYS = 16 };
 
@@ -15,15 +21,18 @@ typedef struct st_set_meta {
     uint32_t step;   /* the masks below are of this step */
     uint16_t pinned; /* used in that step: not to be evicted in it */
     uint16_t fresh;  /* claimed in that step: its bytes are on their way */
-    uint16_t used;   /* CLOCK's reference bits */
+    uint16_t used;   /* looked up again since it was put where it stands */
+    uint16_t small;  /* in S3-FIFO's small queue; with CLOCK none is */
     uint8_t hand;
-    uint8_t reserved;
+    uint8_t small_hand;
+    uint16_t reserved;
 } st_set_meta;
 
 typedef struct st_directory {
     uint32_t set_count;        /* 0: no cache */
     uint32_t (*tags)[ST_WAYS]; /* row id + 1; 0 is an empty way */
     st_set_meta *meta;
+    uint64_t *ghosts; /* of each set 8 hashes of 8 bits, the latest in the lowest byte; NULL: CLOCK */
     uint64_t evictions;
 } st_directory;
 
@@ -38,7 +47,7 @@ typedef struct st_claims {
 
 typedef enum st_found { ST_HIT, ST_REPEAT, ST_MISS, ST_FULL } st_found;
 
-int st_directory_open(st_directory *directory, uint64_t slot_count);
+int st_directory_open(st_directory *directory, uint64_t slot_count, st_cache_policy policy);
 void st_directory_close(st_directory *directory);
 uint64_t st_directory_bytes(const st_directory *directory);
 

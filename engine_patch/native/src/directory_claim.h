@@ -10,6 +10,8 @@ TARGET static void VARIANT(prefetch)(const st_directory *directory, const uint32
         __builtin_prefetch(directory->tags[sets[i]], 1);
         __builtin_prefetch(&directory->meta[sets[i]], 1);
     }
+    for (uint32_t i = 0; directory->ghosts && i < count; i++)
+        __builtin_prefetch(&directory->ghosts[sets[i]], 1);
     DONE();
 }
 

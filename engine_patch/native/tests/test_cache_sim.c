@@ -17,7 +17,7 @@
 
 enum { POSITIONS = 4000, PER_TOKEN = 3, KEYS = 700, COUNTERS = ST_SIM_PHASES * ST_SIM_CLASSES };
 
-static uint32_t order[POSITIONS], keys[POSITIONS * PER_TOKEN], hashes[KEYS];
+static uint32_t order[POSITIONS], keys[POSITIONS * PER_TOKEN], rows_of_keys[KEYS];
 static uint64_t first[POSITIONS + 1];
 static uint8_t decode[POSITIONS], class_of[KEYS], skip[KEYS];
 
@@ -42,10 +42,9 @@ static st_sim_stream draw_stream(uint64_t seed) {
     keys[order[POSITIONS - 1] * PER_TOKEN] = KEYS - 1;
     for (uint32_t key = 0; key < KEYS; key++) {
         class_of[key] = (uint8_t)(key % ST_SIM_CLASSES);
-        hashes[key] = (uint32_t)draw(&seed);
+        rows_of_keys[key] = (uint32_t)key * 2654435761u; /* each its own */
         skip[key] = draw(&seed) % 5 == 0;
     }
-    hashes[0] = UINT32_MAX; /* the last set */
     return (st_sim_stream){order, POSITIONS, first, keys, KEYS, decode, class_of, NULL};
 }
 
@@ -103,7 +102,8 @@ static void test_cache_of_everything_misses_each_row_once(void) {
     CHECK(st_sim_clock(&stream, KEYS, misses) == 0 && total(misses) == distinct);
     CHECK(st_sim_clock(&stream, UINT32_MAX, misses) == 0 && total(misses) == distinct);
     CHECK(st_sim_s3fifo(&stream, 10 * KEYS, misses) == 0 && total(misses) == distinct);
-    CHECK(st_sim_clock16(&stream, hashes, 64 * KEYS, misses) == 0 && total(misses) == distinct);
+    for (st_cache_policy policy = ST_CACHE_CLOCK; policy <= ST_CACHE_S3FIFO; policy++)
+        CHECK(st_sim_directory(&stream, rows_of_keys, policy, 64 * KEYS, misses) == 0 && total(misses) == distinct);
 }
 
 static void test_cache_of_one_row_hits_only_what_was_asked_for_last(void) {
@@ -112,7 +112,8 @@ static void test_cache_of_one_row_hits_only_what_was_asked_for_last(void) {
     plain_lru(&stream, 1, lru);
     CHECK(st_sim_clock(&stream, 1, misses) == 0 && memcmp(misses, lru, sizeof lru) == 0);
     CHECK(st_sim_s3fifo(&stream, 1, misses) == 0 && memcmp(misses, lru, sizeof lru) == 0);
-    CHECK(st_sim_clock16(&stream, hashes, 1, misses) == 0 && total(misses) < total(lru));
+    for (st_cache_policy policy = ST_CACHE_CLOCK; policy <= ST_CACHE_S3FIFO; policy++) /* one set of 16 ways at least */
+        CHECK(st_sim_directory(&stream, rows_of_keys, policy, 1, misses) == 0 && total(misses) < total(lru));
 }
 
 static void test_impossible_sizes_are_refused_and_empty_streams_are_not(void) {
@@ -120,7 +121,7 @@ static void test_impossible_sizes_are_refused_and_empty_streams_are_not(void) {
     uint64_t misses[COUNTERS], none = 0;
     CHECK(st_sim_clock(&stream, 0, misses) == -EINVAL);
     CHECK(st_sim_s3fifo(&stream, 0, misses) == -EINVAL);
-    CHECK(st_sim_clock16(&stream, hashes, 0, misses) == -EINVAL);
+    CHECK(st_sim_directory(&stream, rows_of_keys, ST_CACHE_CLOCK, 0, misses) == -EINVAL);
     CHECK(st_sim_lru(&stream, &none, 0, misses) == -EINVAL);
     stream.token_count = 0;
     CHECK(st_sim_clock(&stream, 5, misses) == 0 && total(misses) == 0);

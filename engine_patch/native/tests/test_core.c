@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lookup core against a table whose every byte is a function of its row id, with injected faults. */
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include "core.h"
 #include "pattern_core.h"
@@ -270,8 +271,26 @@ static void test_second_level(st_backend backend) {
     }
 }
 
+/* Directories of every alignment that the kernel may give, each next to a page of somebody else's that has to outlive it. */
+static void test_a_closed_directory_takes_its_own_memory_alone(uint64_t slot_count) {
+    enum { NEIGHBOURS = 512 }; /* of 4 KiB: a huge page */
+    static uint8_t *neighbours[NEIGHBOURS];
+    for (uint32_t i = 0; i < NEIGHBOURS; i++) {
+        st_directory directory;
+        neighbours[i] = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(neighbours[i] != MAP_FAILED);
+        CHECK(st_directory_open(&directory, slot_count, ST_CACHE_CLOCK) == 0);
+        st_directory_close(&directory);
+    }
+    unsigned char resident;
+    for (uint32_t i = 0; i < NEIGHBOURS; i++)
+        CHECK(mincore(neighbours[i], 4096, &resident) == 0 && munmap(neighbours[i], 4096) == 0);
+}
+
 int main(int argc, char **argv) {
     const char *directory = argc > 1 ? argv[1] : "/tmp";
+    test_a_closed_directory_takes_its_own_memory_alone(500000);
+    test_a_closed_directory_takes_its_own_memory_alone(600000);
     test_bad_ids_start_nothing();
     test_faults_healed();
     test_failure_is_an_error_and_recovers();
