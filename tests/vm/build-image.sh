@@ -11,7 +11,7 @@ cache=$HOME/.cache/slacktier
 packages=(mount kmod iproute2 procps util-linux busybox-static python3 python3-pyverbs
     ibverbs-providers rdma-core dmsetup liburing2 libstdc++6)
 modules=(virtio_pci virtio_blk ext4 overlay virtio_console virtio_rng 9pnet_virtio 9p qemu_fw_cfg
-    nvme dm_mod dm_delay rdma_rxe ib_uverbs rdma_ucm crc32_generic dummy)
+    nvme dm_mod dm_delay rdma_rxe ib_uverbs rdma_ucm crc32_generic dummy veth sch_netem)
 initrd_modules=(virtio_pci virtio_blk ext4 crc32c_generic overlay)
 
 # The guest's Python is Debian's 3.11, whatever the host's is: its packages are asked for by that version.

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 from qmp import Qmp, open_port
+from rdma_support import TOKEN, TOKEN_FILE
 from tables import SourceRows, read_source, slacktier, stage_to_device
 
 from slacktier_native.core import SourceSpec
@@ -64,3 +65,16 @@ def source(checkpoint: Path) -> dict[int, SourceRows]:
 def nvme(checkpoint: Path) -> SourceSpec:
     """Layer 1 on the disk that stays whole."""
     return stage_to_device(checkpoint, "nvme0")
+
+
+@pytest.fixture(scope="session")
+def regions(nvme: SourceSpec, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Layer 1 on the NVMe disk, from where nodes load it, and layer 14 in a file."""
+    path = tmp_path_factory.mktemp("regions") / "layer14"
+    slacktier("stage", checkpoint, "--layer", 14, "--target", path)
+    return {1: nvme.paths[0], 14: path}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def token_file(in_guest: None) -> None:
+    TOKEN_FILE.write_bytes(TOKEN)

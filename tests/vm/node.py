@@ -89,11 +89,13 @@ def _array_at(address: int, byte_count: int) -> np.ndarray[Any, np.dtype[np.uint
     return np.frombuffer((ctypes.c_uint8 * byte_count).from_address(address), np.uint8)
 
 
-def _serve(orders: Connection, token: bytes, port: int, regions: Sequence[Path], first: Orders) -> None:
+def _serve(
+    orders: Connection, token: bytes, port: int, device: str, regions: Sequence[Path], first: Orders
+) -> None:  # fmt: skip
     """A node's process: its address first, then the node's counters after each order (a method and its arguments)."""
     logging.basicConfig(level=logging.WARNING)
     try:
-        node = FaultyNode([SourceSpec(Tier.DRAM, (region,)) for region in regions], token, port=port)
+        node = FaultyNode([SourceSpec(Tier.DRAM, (region,)) for region in regions], token, port=port, device=device)
         node.first = first
         with node:
             orders.send("{}:{}".format(*node.address))
@@ -109,9 +111,12 @@ def _serve(orders: Connection, token: bytes, port: int, regions: Sequence[Path],
 class NodeProcess:
     """Such a process, with the regions at these paths loaded into its memory."""
 
-    def __init__(self, token: bytes, regions: Sequence[Path], port: int = 0, first: Orders = ()) -> None:
+    def __init__(
+        self, token: bytes, regions: Sequence[Path], port: int = 0, first: Orders = (), device: str = ""
+    ) -> None:
         self._orders, theirs = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=_serve, args=(theirs, token, port, tuple(regions), first), daemon=True)
+        arguments = (theirs, token, port, device, tuple(regions), first)
+        self.process = PROCESSES.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.address: str = self._answer()

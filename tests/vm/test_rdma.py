@@ -15,32 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from node import NodeProcess
+from rdma_support import TOKEN, TOKEN_FILE, assert_fails_in_time, core_over, spec_of, wait_until
 from tables import SourceRows, slacktier
 
-from slacktier.errors import ConfigError, ContractError, SlackTierError, TierError, TierUnavailableError
+from slacktier.errors import ConfigError, ContractError, TierError, TierUnavailableError
 from slacktier.tiers import Tier
 from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
-from slacktier_native.rdma import RdmaSettings, RdmaSpec, ReadUnit
+from slacktier_native.rdma import RdmaSpec, ReadUnit
 from slacktier_native.rdma_ports import choose
 from slacktier_tierd.memory_node import client
 from slacktier_tierd.memory_node.config import MemoryNodeConfig
-
-TOKEN_FILE = Path("/run/slacktier-token")
-TOKEN = b"0123456789abcdef0123456789abcdef"
-BOUND_S = 20.0  # an error must have come by then; the emulator is slow, the node's death is noticed in a fifth of it
-
-
-@pytest.fixture(scope="session")
-def regions(nvme: SourceSpec, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Layer 1 on the NVMe disk, from where nodes load it, and layer 14 in a file."""
-    path = tmp_path_factory.mktemp("regions") / "layer14"
-    slacktier("stage", checkpoint, "--layer", 14, "--target", path)
-    return {1: nvme.paths[0], 14: path}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def token_file(in_guest: None) -> None:
-    TOKEN_FILE.write_bytes(TOKEN)
 
 
 @pytest.fixture(scope="session")
@@ -67,15 +51,6 @@ def node_of_two(regions: dict[int, Path]) -> Iterator[NodeProcess]:
 @pytest.fixture
 def spec(node: NodeProcess) -> RdmaSpec:
     return spec_of(node)
-
-
-def spec_of(node: NodeProcess, layer_id: int = 1, **settings: Any) -> RdmaSpec:
-    return RdmaSpec("127.0.0.1", node.port, TOKEN_FILE, layer_id, settings=RdmaSettings(**settings))
-
-
-def core_over(*specs: RdmaSpec | SourceSpec, layer_id: int = 1) -> LookupCore:
-    """Without a cache, so that each lookup reads; replicas in this order."""
-    return LookupCore([LayerSetup(layer_id, specs)], timeout_s=20.0)
 
 
 def counters(core: LookupCore, spec: RdmaSpec) -> dict[str, int]:
@@ -149,17 +124,6 @@ def test_reads_go_on_while_the_node_is_stopped(shared_node: NodeProcess, source:
         assert counters(core, spec)["rows"] == 21 * 500 + 1
 
 
-def assert_fails_in_time(core: LookupCore, rows: SourceRows, error: type[SlackTierError]) -> str:
-    """Lookups fail from some moment on, within BOUND_S, and none of them ever with a wrong row."""
-    deadline = time.monotonic() + BOUND_S
-    while time.monotonic() < deadline:
-        try:
-            rows.look_up(core, rows.draw(300, seed=1))
-        except error as exc:
-            return str(exc)
-    pytest.fail(f"reads still work after {BOUND_S} s")
-
-
 def test_a_killed_node_is_an_error_in_bounded_time(
     node: NodeProcess, spec: RdmaSpec, source: dict[int, SourceRows]
 ) -> None:
@@ -188,13 +152,6 @@ def test_a_killed_node_costs_no_lookup_with_a_second_replica_and_is_taken_up_aga
                     source[1].look_up(core, source[1].draw(300, seed))
                 assert counters(core, spec)["rows"] == before + 5 * 300
             assert core.stats()[1]["failed_reads"] == core.stats()[1]["failed_steps"] == 0
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 def test_a_deregistered_region_is_a_remote_access_error(
