@@ -219,6 +219,7 @@ class Engine:
             "tp": self.settings.tp,
             "backend": self.core.backend,
             "backend_reason": self.core.backend_reason,
+            "is_polled": self.core.is_polled,
             "layers": [self._layer_status(layer) for layer in self.layers],
             "requests": {"running": self.scheduler.running_count, "waiting": self.scheduler.waiting_count},
             "prefix_cache_tokens": self.scheduler.cache.tokens,

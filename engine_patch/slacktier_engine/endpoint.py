@@ -95,6 +95,7 @@ def status(tier: EngineTier) -> dict[str, Any]:
                     "check_rate": group.checker.rate,
                     "lossy": table.layer_id in group.seen,
                     "backend": group.core.backend,
+                    "is_polled": group.core.is_polled,
                 }
             )
     return {

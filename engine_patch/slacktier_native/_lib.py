@@ -238,6 +238,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "st_core_open": (c_int, [POINTER(CCoreConfig), POINTER(CLayerConfig), POINTER(c_void_p)]),
     "st_core_close": (None, [c_void_p]),
     "st_core_backend": (c_int, [c_void_p, POINTER(c_int)]),
+    "st_core_is_polled": (c_int, [c_void_p]),
     "st_step_begin": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_uint64)]),
     "st_step_wait": (c_int, [c_void_p, c_uint32, c_uint64, POINTER(CLayerResult)]),
     "st_step_gather": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64]),

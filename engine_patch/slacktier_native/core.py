@@ -190,6 +190,11 @@ class LookupCore:
             _told.add(self.backend_reason)
             _log.warning("%s; pages are read by preadv threads", self.backend_reason)
 
+    @property
+    def is_polled(self) -> bool:
+        """Whether readers poll the devices for completions: every file is a block device with poll queues."""
+        return bool(library().st_core_is_polled(self._require()))
+
     def _start_own_reads(self) -> None:
         rc = library().st_core_set_own_reads(self._require(), 1)
         if rc < 0:

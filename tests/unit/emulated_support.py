@@ -192,6 +192,8 @@ class ScriptedCore:
     def set_cache_rows(self, layer_index: int, rows: int) -> None:
         self._note(f"cache {layer_index} {rows}")
 
+    is_polled = False
+
     def set_host_cache(self, layer_index: int, byte_count: int) -> None:
         self._note(f"host cache {layer_index} {byte_count}")
 

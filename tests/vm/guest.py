@@ -15,7 +15,7 @@ from typing import Final
 
 KERNEL_ARGUMENTS: Final = (
     "console=ttyS0 loglevel=4 panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check cryptomgr.notests "
-    "rcupdate.rcu_expedited=1 random.trust_cpu=on nvme_core.io_timeout=2"
+    "rcupdate.rcu_expedited=1 random.trust_cpu=on nvme_core.io_timeout=2 nvme.poll_queues=1"
 )
 # Nehalem: the oldest model with SSE 4.2; each further instruction set makes the emulator slower, not faster.
 MACHINE: Final = ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35",

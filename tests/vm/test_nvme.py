@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -41,6 +42,27 @@ def test_100_000_rows_equal_the_source(nvme: SourceSpec, source: dict[int, Sourc
         for part in np.split(ids, 10):
             source[1].look_up(core, part)
         assert core.stats()[1]["retries"] == core.stats()[1]["failed_reads"] == 0
+
+
+def interrupts() -> int:
+    """That the NVMe disks raised so far."""
+    lines = [line.split() for line in Path("/proc/interrupts").read_text().splitlines() if "nvme" in line]
+    return sum(int(field) for line in lines for field in line[1 : 1 + os.sysconf("SC_NPROCESSORS_ONLN")])
+
+
+@pytest.mark.parametrize("backend", ["uring", "posix"])
+def test_completions_are_polled_where_the_disk_has_a_queue_for_it(
+    nvme: SourceSpec, source: dict[int, SourceRows], backend: str
+) -> None:
+    """As the guest's kernel was started: with nvme.poll_queues=1."""
+    with lone(nvme, backend=backend) as core:
+        assert core.is_polled == (backend == "uring")
+        before = interrupts()
+        for seed in range(10):
+            source[1].look_up(core, source[1].draw(500, seed))
+        raised = interrupts() - before
+    print(f"{backend}: {raised} interrupts for 5,000 rows")
+    assert raised < 50 if backend == "uring" else raised > 500
 
 
 def test_a_second_staging_of_the_device_writes_nothing(nvme: SourceSpec, checkpoint: Path) -> None:

@@ -310,8 +310,9 @@ def test_a_port_that_is_down_is_an_error_and_a_doctor_line(shared_node: NodeProc
 
 
 CLIENT = """
-import test_rdma as t
-settings = t.RdmaSettings(unit=t.ReadUnit.PAGE)
+import rdma_support as t
+from slacktier_native.rdma import ReadUnit
+settings = t.RdmaSettings(unit=ReadUnit.PAGE)
 run = lambda: t.core_over(t.RdmaSpec("127.0.0.1", int(sys.argv[2]), t.Path(sys.argv[3]), 1, settings=settings))
 """
 NODE = """

@@ -104,6 +104,8 @@ void st_core_close(st_core *core);
 
 /* ST_BACKEND_URING or ST_BACKEND_POSIX; *reason is the errno that ruled io_uring out, or 0. */
 st_backend st_core_backend(const st_core *core, int *reason);
+/* 1 if the readers poll for completions: every file is a block device with poll queues (nvme.poll_queues). */
+int st_core_is_polled(const st_core *core);
 
 /* row_ids[layer][counts[layer]]; -1 is padding: no read, a zero row. -ERANGE if an id is outside its table (nothing
  * was started), -E2BIG above lookups_max, -EBUSY while reads of a timed-out step are still in flight. */

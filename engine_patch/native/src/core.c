@@ -11,6 +11,7 @@
 
 #include "jobs.h"
 #include "lane.h"
+#include "polled.h"
 #include "remote.h"
 
 enum {
@@ -166,7 +167,7 @@ static int layer_init(st_core *core, st_layer *layer, const st_layer_config *con
 
 /* The files that readers register with their rings. */
 static int list_files(st_core *core) {
-    uint32_t count = 0;
+    uint32_t count = 0, polled = 0;
     int *files = malloc(sizeof(int) * ST_LAYERS_MAX * ST_REPLICAS_MAX * ST_STRIPES_MAX);
     if (!files)
         return -ENOMEM;
@@ -176,12 +177,13 @@ static int list_files(st_core *core) {
             const st_source *source = layer->sources[r];
             layer->fixed_base[r] = count;
             for (uint32_t i = 0; source->kind == ST_SOURCE_FILES && i < source->layout.stripe_count; i++)
-                files[count++] = source->fds[i];
+                polled += (uint32_t)st_file_is_polled(files[count++] = source->fds[i]);
         }
     }
     free(core->files);
     core->files = files;
     core->file_count = count;
+    core->files_are_polled = count && polled == count;
     core->files_generation++;
     return 0;
 }
@@ -241,6 +243,10 @@ void st_core_close(st_core *core) {
     free(core->layers);
     free(core->files);
     free(core);
+}
+
+int st_core_is_polled(const st_core *core) {
+    return core->backend == ST_BACKEND_URING && __atomic_load_n(&core->files_are_polled, __ATOMIC_RELAXED);
 }
 
 st_backend st_core_backend(const st_core *core, int *reason) {

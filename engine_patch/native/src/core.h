@@ -133,6 +133,7 @@ struct st_core {
     int *files;
     uint32_t file_count;
     uint32_t files_generation;
+    int files_are_polled;       /* all of them: a ring is for either kind */
     _Alignas(64) uint32_t work; /* futex: changes with every publication */
     uint32_t sleepers;
     uint32_t stop;

@@ -136,6 +136,7 @@ static void *reader_main(void *argument) {
     static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN,
                                      0};
     /* Opened here: with SINGLE_ISSUER the ring belongs to the thread that made it. start_threads hears whether it could. */
+    self->slots.may_poll = 1;
     if (core->backend == ST_BACKEND_URING)
         self->ring_error = st_slots_open_ring(&self->slots, flags);
 #endif

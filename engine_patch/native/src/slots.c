@@ -53,9 +53,22 @@ static int64_t read_blocking(const st_source *source, uint64_t page_id, uint8_t 
 }
 
 #ifdef ST_HAVE_URING
+static int open_ring(st_slots *self, int is_polled);
+
 /* The sources change between steps only, so nothing of ours is in flight when the generation has moved. */
 static void register_files(st_slots *self) {
     st_core *core = self->core;
+    int is_polled = self->may_poll && __atomic_load_n(&core->files_are_polled, __ATOMIC_RELAXED);
+    if (is_polled != self->is_polled) {
+        io_uring_queue_exit(&self->ring);
+        self->use_fixed_files = 0;
+        if (open_ring(self, is_polled) < 0) {
+            __atomic_store_n(&core->files_are_polled, 0, __ATOMIC_RELAXED);
+            open_ring(self, 0);
+        }
+    }
+    if (!self->ring_open)
+        return;
     if (self->use_fixed_files)
         io_uring_unregister_files(&self->ring);
     self->use_fixed_files =
@@ -69,8 +82,6 @@ static void queue_read(st_slots *self, const st_layer *layer, uint32_t slot, uin
     uint8_t *buffer = self->buffers + (size_t)slot * ST_PAGE_BYTES;
     uint64_t offset = st_source_offset(source, page_id);
     int fd = st_source_fd(source, page_id);
-    if (self->files_generation != self->core->files_generation)
-        register_files(self);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&self->ring); /* never NULL: the ring has an entry per slot */
     if (self->use_fixed_files)
         fd = (int)(layer->fixed_base[work->replica] + page_id % source->layout.stripe_count);
@@ -84,6 +95,15 @@ static void queue_read(st_slots *self, const st_layer *layer, uint32_t slot, uin
     self->in_flight++;
 }
 #endif
+
+/* For the files that the core has now; 0: reads block. */
+static int has_ring(st_slots *self) {
+#ifdef ST_HAVE_URING
+    if (self->ring_open && self->files_generation != self->core->files_generation)
+        register_files(self);
+#endif
+    return self->ring_open;
+}
 
 /* Run the slot's job until it is in flight, over, or somebody else's. */
 static void start(st_slots *self, uint32_t slot) {
@@ -102,7 +122,7 @@ static void start(st_slots *self, uint32_t slot) {
         if (source->kind == ST_SOURCE_MEMORY) {
             rc = st_deliver_page(layer, job, source->memory + page_id * ST_PAGE_BYTES, &why);
 #ifdef ST_HAVE_URING
-        } else if (source->kind == ST_SOURCE_FILES && self->ring_open) {
+        } else if (source->kind == ST_SOURCE_FILES && has_ring(self)) {
             queue_read(self, layer, slot, page_id);
             return;
 #endif
@@ -206,16 +226,24 @@ void st_slots_close_ring(st_slots *self) {
     self->ring_open = 0;
 }
 
-int st_slots_open_ring(st_slots *self, const unsigned *flags) {
+static int open_ring(st_slots *self, int is_polled) {
+    const unsigned *flags = self->ring_flags;
     int rc;
+    self->ring_open = 0;
     do {
-        rc = io_uring_queue_init(self->count, &self->ring, *flags);
+        rc = io_uring_queue_init(self->count, &self->ring, *flags | (is_polled ? IORING_SETUP_IOPOLL : 0));
     } while (rc == -EINVAL && *flags++); /* an older kernel knows fewer of them */
     if (rc < 0)
         return rc;
+    self->is_polled = is_polled;
     struct iovec all = {self->buffers, (size_t)self->count * ST_PAGE_BYTES};
     self->use_fixed_buffers = io_uring_register_buffers(&self->ring, &all, 1) == 0; /* a short memlock: go without */
     self->ring_open = 1;
     return 0;
+}
+
+int st_slots_open_ring(st_slots *self, const unsigned *flags) {
+    self->ring_flags = flags;
+    return open_ring(self, 0);
 }
 #endif

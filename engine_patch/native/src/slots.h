@@ -19,11 +19,14 @@ typedef struct st_slots {
     uint32_t *free_slots;
     uint32_t free_count;
     uint32_t in_flight;
+    int may_poll;  /* the owner only reaps when it waits, and waits as long as it takes */
     int passes_on; /* a read that failed is for the readers: the owner has no time to wait for a device */
     uint32_t files_generation;
     int use_fixed_buffers, use_fixed_files;
 #ifdef ST_HAVE_URING
     struct io_uring ring;
+    const unsigned *ring_flags;
+    int is_polled; /* the ring is: it takes reads of polled files alone */
 #endif
     int ring_open;
 } st_slots;
@@ -39,7 +42,7 @@ void st_slots_start(st_slots *slots, const st_job *job);
 void st_slots_start_claimed(st_slots *slots, uint32_t layer_index, uint32_t first, uint32_t count);
 
 #ifdef ST_HAVE_URING
-/* With the first of the flags that the kernel takes; they end with 0. 0 or -errno. */
+/* With the first of the flags that the kernel takes; they end with 0, and stay. 0 or -errno. */
 int st_slots_open_ring(st_slots *slots, const unsigned *flags);
 
 /* Deal with the completions that are there. */
