@@ -58,7 +58,7 @@ def assign(seen: Observed, layers: Sequence[LayerDecision]) -> Assignment:
     names = {replica.name for replica in wanted}
     bindings, actions = [], []
     for pod in sorted(seen.pods, key=lambda pod: pod.key):
-        binding = _binding(seen, layers, pod)
+        binding = _binding(seen, layers, pod, wanted)
         action = _pod_action(seen, layers, pod, binding)
         actions.append(action)
         if binding is not None and (action.lift_gate or not pod.gated):
@@ -112,8 +112,13 @@ def _members(seen: Observed, pool: PoolView, layer: LayerDecision, size: int) ->
     return chosen
 
 
-def _binding(seen: Observed, layers: Sequence[LayerDecision], pod: PodView) -> WantedBinding | None:
-    """The pod's copies of every layer, complete ones only, or None while a layer has none that it can read."""
+def _binding(
+    seen: Observed, layers: Sequence[LayerDecision], pod: PodView, wanted: Sequence[WantedReplica]
+) -> WantedBinding | None:  # fmt: skip
+    """The pod's copies of every layer, complete ones only, or None while a layer has none that it can read.
+
+    Copies beyond those that are wanted are read until all of these are complete, and no longer.
+    """
     pools = {pool.name: pool for pool in seen.pools}
     parts = []
     for layer in layers:
@@ -125,6 +130,9 @@ def _binding(seen: Observed, layers: Sequence[LayerDecision], pod: PodView) -> W
         ]  # fmt: skip
         if not usable:
             return None
+        names = {replica.name for replica in wanted if replica.layer_id == layer.layer_id}
+        if names <= {replica.name for replica in seen.replicas if replica.complete}:
+            usable = [replica for replica in usable if replica.name in names] or usable
         parts.append((layer, tuple(_in_order(seen, pod, usable)[:REPLICAS_MAX])))
     return WantedBinding(pod, tuple(parts))
 

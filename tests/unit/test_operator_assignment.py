@@ -28,6 +28,12 @@ def held(seen: Observed, layers: tuple[LayerDecision, ...]) -> dict[str, str]:
     return {action.pod.key.name: action.held_reason for action in assign(seen, layers).pods if action.held_reason}
 
 
+def bound_to(seen: Observed, layers: tuple[LayerDecision, ...], layer_id: int) -> set[str]:
+    """The members whose copies of the layer the only pod is bound to."""
+    (binding,) = assign(seen, layers).bindings
+    return {replica.member for layer, replicas in binding.layers if layer.layer_id == layer_id for replica in replicas}
+
+
 def test_a_local_pool_gets_a_copy_on_every_node_and_a_shared_one_as_many_as_asked(
     layers: tuple[LayerDecision, ...],
 ) -> None:
@@ -128,6 +134,21 @@ def test_copy_that_is_read_stays_while_its_successor_is_staged(layers: tuple[Lay
     reading = pod_of("p", gated=False, node="node1", bound={14: (old.name,)}, access_version=1, report=report_of({}))
     assert reading.moved_on
     assert assign(observed(pods=(reading,), replicas=copies), layers).dropped == ()
+
+
+def test_fewer_replicas_are_left_one_by_one_once_the_rest_is_complete(layers: tuple[LayerDecision, ...]) -> None:
+    """Two copies in memory were wanted and are read; one is wanted now, which is first staged anew, then complete."""
+    second = copy_of(1, MEMORY, "n")
+    both = {1: (COMPLETE[0].name, second.name), 14: (COMPLETE[1].name,)}
+    reading = pod_of("p", gated=False, node="node1", bound=both, access_version=1, report=report_of({}))
+    staging = (copy_of(1, MEMORY, "m", ReplicaState.STAGING, 0.5), *COMPLETE[1:], second)
+    assert bound_to(observed(pods=(reading,), replicas=staging), layers, 1) == {"n"}
+    seen = observed(pods=(reading,), replicas=(*COMPLETE, second))
+    assert bound_to(seen, layers, 1) == {"m"}
+    assert assign(seen, layers).dropped == ()
+    told = replace(reading, bound={1: (COMPLETE[0].name,), 14: (COMPLETE[1].name,)}, access_version=2)
+    moved = replace(told, report=replace(report_of({}), in_force=2))
+    assert assign(observed(pods=(moved,), replicas=(*COMPLETE, second)), layers).dropped == (second.name,)
 
 
 def test_copies_that_nobody_reads_go(layers: tuple[LayerDecision, ...]) -> None:
