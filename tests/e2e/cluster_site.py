@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -93,6 +94,20 @@ class Site:
             except (RefusedError, subprocess.TimeoutExpired) as exc:
                 said.append(f"{command[0]}: {exc}")
         return "\n".join(said)
+
+    def installed(self) -> bool:
+        """Whether the page's release is there."""
+        return "slacktier" in self.cluster.run("helm", "list", "-q", "-n", NAMESPACE).split()
+
+    def api(self, path: str) -> Any:
+        """A GET of tierd's API as the account of `helm test`, from the cluster's network."""
+        token = self.cluster.kubectl("-n", NAMESPACE, "create", "token", "slacktier-test", "--audience", "slacktier")
+        url = f"http://slacktier-head.{NAMESPACE}.svc.cluster.local:8700{path}"
+        return json.loads(self.cluster.run("exec", "curl", "-sf", "-H", f"Authorization: Bearer {token.strip()}", url))
+
+    def get(self, url: str) -> str:
+        """The body of any answer, whatever its status."""
+        return self.cluster.run("exec", "curl", "-s", "--max-time", "10", url)
 
     def pods(self, selector: str, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
         return self.cluster.items("pods", "-n", namespace, "-l", selector)

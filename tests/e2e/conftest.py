@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
 from cluster_site import CACHE, IMAGES, STATE, Site
-from harness import SCRIPT, Cluster, RefusedError
+from harness import ROOT, SCRIPT, Cluster, RefusedError
 
 
 @pytest.fixture(scope="session")
@@ -32,5 +32,16 @@ def site() -> Iterator[Site]:
     found = Site(cluster, STATE)
     found.prepare()
     yield found
+    for each in ("images.yaml", "backup.yaml"):
+        (ROOT / each).unlink(missing_ok=True)
     if not was_up:
         subprocess.run([str(SCRIPT), "down"], check=True, timeout=60)
+
+
+@pytest.fixture
+def installed(site: Site) -> Site:
+    """The page followed up to its first token, unless an earlier test has done so."""
+    if not site.installed():
+        site.follow("Install")
+        site.follow("First token")
+    return site

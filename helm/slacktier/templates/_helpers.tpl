@@ -96,7 +96,12 @@ priorityClassName: {{ . }}
 {{- define "slacktier.podMetadata" -}}
 {{- $root := index . 0 }}{{ $values := index . 2 -}}
 labels:
-  {{- include "slacktier.labels" (list $root (index . 1)) | nindent 2 }}
+  {{- /* Not the chart's version: an upgrade that changes nothing of a pod lets it live on, with the tables in its memory. */}}
+  {{- include "slacktier.selectorLabels" (list $root (index . 1)) | nindent 2 }}
+  app.kubernetes.io/part-of: slacktier
+  {{- with $root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   {{- with $values.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
