@@ -158,17 +158,9 @@ class Tierd:
 
     def memory_pid(self, replica: str) -> int:
         """The process of a memory node, which is nobody's child."""
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                if b"slacktier_tierd.memory_node.process" not in (entry / "cmdline").read_bytes():
-                    continue
-                if (entry / "fd" / "1").readlink() == self.run_dir / f"{replica}.log":
-                    return int(entry.name)
-            except OSError:
-                continue
-        raise AssertionError(f"no memory node {replica}")
+        found = memory_pid(self.run_dir, replica)
+        assert found is not None, f"no memory node {replica}"
+        return found
 
     def end(self) -> None:
         self.head.end()
@@ -255,3 +247,18 @@ def make_checkpoint(directory: Path, size: str = "40M") -> Path:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def memory_pid(run_dir: Path, replica: str) -> int | None:
+    """The process that holds that replica in memory, of a head with that run directory."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if b"slacktier_tierd.memory_node.process" not in (entry / "cmdline").read_bytes():
+                continue
+            if (entry / "fd" / "1").readlink() == run_dir / f"{replica}.log":
+                return int(entry.name)
+        except OSError:
+            continue
+    return None

@@ -13,8 +13,9 @@ from pathlib import Path
 import objects
 import pytest
 from harness import RefusedError, wait_for
-from rollout import PODS, Rollout
+from rollout import COPIES, PODS, Rollout
 from system import System, kill
+from tierd_processes import memory_pid
 
 from slacktier_operator.status import timestamp
 
@@ -103,13 +104,20 @@ def test_operator_killed_at_twenty_random_moments_of_a_rollout(clean: System) ->
 
 @pytest.mark.full
 def test_node_that_crashes_is_healed_from_and_comes_back(clean: System) -> None:
-    """The machine is gone with its Ray node: what serves goes on by the other copies, and says what is missing."""
+    """The machine is gone, with its Ray node and what it had in memory, and then its object: what serves goes on by the
+    other copies and says what is missing; when it is back, its own copies alone are filled once more.
+    """
     cluster, ray = clean.cluster, clean.rays[-1]
     rollout = Rollout(clean)
     rollout.begin()
     rollout.wait_for_the_end()
+    lost = [name for name in COPIES if name.endswith(".node2")]
     cluster.run("stop", "node2")
     kill(ray)
+    for name in lost:
+        pid = memory_pid(clean.folder / "run", name)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
     try:
 
         def degraded() -> bool:
@@ -124,12 +132,17 @@ def test_node_that_crashes_is_healed_from_and_comes_back(clean: System) -> None:
         cluster.run("start", "node2")
     wait_for("the node to be back", lambda: cluster.kubectl("get", "node", "node2"), within_s=90)
     cluster.kubectl("wait", "--for=condition=Ready", "node/node2", "--timeout=90s", timeout_s=100)
-    # Pods of a node that died are gone for good; whoever made them makes them again.
-    gone = [name for name in PODS if not cluster.kubectl("get", "pod", name, "--ignore-not-found")]
-    print(f"pods that went with the node: {gone}")
-    if gone:
-        cluster.apply(*(objects.pod(name) for name in gone))
-    rollout.wait_for_the_end()
+
+    def is_over() -> bool:
+        """Pods of a node that is gone go some time after it, for good: whoever made them makes them again."""
+        there = {pod["metadata"]["name"] for pod in cluster.items("pods")}
+        if gone := [name for name in PODS if name not in there]:
+            print(f"pods that went with the node: {gone}")
+            cluster.apply(*(objects.pod(name) for name in gone))
+        return rollout.is_over()
+
+    wait_for("all to be as before", is_over, within_s=150)
+    rollout.wait_for_the_end(lost=lost)
     assert not degraded()
 
 
