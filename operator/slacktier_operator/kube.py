@@ -8,7 +8,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import kubernetes
 from kubernetes.client import ApiException
@@ -22,6 +22,8 @@ from slacktier_operator.names import Key
 Result = TypeVar("Result")
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+LIMIT: Final[dict[str, Any]] = {"_request_timeout": 30.0}  # else a connection that says nothing holds a worker for ever
+RAW: Final[dict[str, Any]] = {"_preload_content": False, **LIMIT}
 
 
 class KubeError(SlackTierError):
@@ -49,10 +51,10 @@ class Kube:
         body = {"status": status}
         where = (GROUP, VERSION, key.namespace, resource.plural, key.name)
         if resource.namespaced:
-            call = lambda: self._custom.patch_namespaced_custom_object_status(*where, body)  # noqa: E731
+            call = lambda: self._custom.patch_namespaced_custom_object_status(*where, body, **LIMIT)  # noqa: E731
         else:
             call = lambda: self._custom.patch_cluster_custom_object_status(  # noqa: E731
-                GROUP, VERSION, resource.plural, key.name, body
+                GROUP, VERSION, resource.plural, key.name, body, **LIMIT
             )
         await self._gone_is_fine("patch_status", resource.kind, key, call)
 
@@ -62,7 +64,9 @@ class Kube:
         try:
             await self._run(
                 "create", resource.kind, key,
-                lambda: self._custom.create_namespaced_custom_object(GROUP, VERSION, namespace, resource.plural, body),
+                lambda: self._custom.create_namespaced_custom_object(
+                    GROUP, VERSION, namespace, resource.plural, body, **LIMIT
+                ),
             )  # fmt: skip
         except KubeError as exc:
             if exc.status != 409:
@@ -72,13 +76,13 @@ class Kube:
     async def patch(self, resource: type[CustomResource], key: Key, body: dict[str, Any]) -> None:
         where = (GROUP, VERSION, key.namespace, resource.plural, key.name)
         await self._gone_is_fine(
-            "patch", resource.kind, key, lambda: self._custom.patch_namespaced_custom_object(*where, body)
+            "patch", resource.kind, key, lambda: self._custom.patch_namespaced_custom_object(*where, body, **LIMIT)
         )
 
     async def delete(self, resource: type[CustomResource], key: Key) -> None:
         where = (GROUP, VERSION, key.namespace, resource.plural, key.name)
         await self._gone_is_fine(
-            "delete", resource.kind, key, lambda: self._custom.delete_namespaced_custom_object(*where)
+            "delete", resource.kind, key, lambda: self._custom.delete_namespaced_custom_object(*where, **LIMIT)
         )
 
     async def list_all(self, kind: str) -> list[dict[str, Any]]:
@@ -87,12 +91,12 @@ class Kube:
         nodes: Any = self._core.list_node
         call: Callable[[], Any]
         if kind == "Pod":
-            call = lambda: json.loads(pods(label_selector=PLACEMENT_LABEL, _preload_content=False).data)  # noqa: E731
+            call = lambda: json.loads(pods(label_selector=PLACEMENT_LABEL, **RAW).data)  # noqa: E731
         elif kind == "Node":
-            call = lambda: json.loads(nodes(_preload_content=False).data)  # noqa: E731
+            call = lambda: json.loads(nodes(**RAW).data)  # noqa: E731
         else:
             plural = next(each.plural for each in RESOURCES if each.kind == kind)
-            call = lambda: self._custom.list_cluster_custom_object(GROUP, VERSION, plural)  # noqa: E731
+            call = lambda: self._custom.list_cluster_custom_object(GROUP, VERSION, plural, **LIMIT)  # noqa: E731
         found = await self._run("list", kind, Key("", ""), call)
         # A list of pods or nodes does not say in each item what it is.
         return [{"apiVersion": "v1", "kind": kind, **item} for item in found["items"]]
@@ -101,7 +105,9 @@ class Kube:
         """A JSON patch of a pod, whose `test` operations make it fail if the pod is not what was seen."""
         await self._gone_is_fine(
             "patch", "Pod", key,
-            lambda: self._core.patch_namespaced_pod(key.name, key.namespace, operations, _content_type=JSON_PATCH),
+            lambda: self._core.patch_namespaced_pod(
+                key.name, key.namespace, operations, _content_type=JSON_PATCH, **LIMIT
+            ),
         )  # fmt: skip
 
     async def event(self, body: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
@@ -122,7 +128,7 @@ class Kube:
         with contextlib.suppress(KubeError):
             await self._run(
                 "create", "Event", Key(namespace, metadata["name"]),
-                lambda: self._core.create_namespaced_event(namespace, event),  # type: ignore[arg-type]
+                lambda: self._core.create_namespaced_event(namespace, event, **LIMIT),  # type: ignore[arg-type]
             )  # fmt: skip
 
     async def _gone_is_fine(self, verb: str, kind: str, key: Key, call: Callable[[], Any]) -> None:
