@@ -22,7 +22,7 @@ cluster-shell: ## A shell in the cluster's network, with kubectl and KUBECONFIG 
 emulated-image: cluster-env ## Build the emulated engine's image alone, which is what test-cluster runs in pods
 	@$(CLUSTER)/images.sh $(CLUSTER_CACHE) emulated
 
-test-cluster: emulated-image helm-env ## Custom resources and operator on a real Kubernetes, as root; some 8 minutes
+test-cluster: emulated-image helm-env ## Custom resources and operator on a real Kubernetes, as root; some 6 minutes
 	$(PYTEST) tests/cluster --timeout 600
 
 test-cluster-full: emulated-image helm-env ## The same with every fault, every flow of the window rule and 1,000 pods; some 25 minutes

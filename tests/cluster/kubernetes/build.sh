@@ -14,7 +14,7 @@ kubernetes=v1.36.3 # as in go/go.mod
 helm=v4.3.1
 kuberay=v1.5.0
 packages=(containerd runc containernetworking-plugins iproute2 iptables nftables busybox-static procps openssl
-    mmdebstrap buildah gcc libc6-dev)
+    mmdebstrap buildah gcc libc6-dev libfaketime)
 
 parts=cluster
 case ${1:-} in
@@ -43,7 +43,10 @@ install_packages() {
     say "installing with apt-get: ${missing[*]}"
     # apt waits for dpkg's lock but not for that of the lists.
     until apt-get -qq update >"$cache/apt.log" 2>&1; do
-        grep -q 'Could not get lock' "$cache/apt.log" && [ $SECONDS -lt 900 ] || { tail -20 "$cache/apt.log" >&2; exit 1; }
+        if [ $SECONDS -gt 900 ] || ! grep -q 'Could not get lock' "$cache/apt.log"; then
+            tail -20 "$cache/apt.log" >&2
+            exit 1
+        fi
         sleep 3
     done
     DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=900 install -y --no-install-recommends \
