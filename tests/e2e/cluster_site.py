@@ -46,6 +46,10 @@ class Site:
         os.chown(shared, 10001, 10001)
         self.cluster.apply(self.volume("checkpoints", shared))
 
+    def free_volume(self, name: str) -> None:
+        """A retained volume belongs to its claim also when that is gone, until an administrator gives it away again."""
+        self.cluster.kubectl("patch", "persistentvolume", name, "--type=merge", "-p", '{"spec": {"claimRef": null}}')
+
     def volume(self, name: str, path: Path) -> dict[str, Any]:
         return {
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},

@@ -38,10 +38,11 @@ def site() -> Iterator[Site]:
         subprocess.run([str(SCRIPT), "down"], check=True, timeout=60)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def installed(site: Site) -> Site:
     """The page followed up to its first token, unless an earlier test has done so."""
     if not site.installed():
+        site.free_volume("checkpoints")
         site.follow("Install")
         site.follow("First token")
     return site

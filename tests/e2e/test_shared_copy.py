@@ -16,12 +16,9 @@ URLS = [f"http://shared.{team}.svc.cluster.local:8000" for team in TEAMS]
 
 
 @pytest.fixture(scope="module")
-def shared(site: Site) -> Site:
-    if not site.installed():
-        site.follow("Install")
-        site.follow("First token")
-    site.follow("Share a copy")
-    return site
+def shared(installed: Site) -> Site:
+    installed.follow("Share a copy")
+    return installed
 
 
 def _complete(site: Site) -> set[str]:
@@ -82,7 +79,8 @@ def test_a_lone_copy_s_death_ends_in_a_clear_error_and_serving_comes_back_by_its
         killed_s = time.monotonic() - outcome.started_s
         _kill_worker(shared, node)
         started = time.monotonic()
-        wait_for("readiness to go", lambda: not _all_ready(shared), within_s=20)
+        wait_for("the copy to be missed", lambda: node not in _complete(shared), within_s=60)
+        wait_for("a copy to be there again", lambda: _complete(shared), within_s=90)
         wait_for("readiness to come back", lambda: _all_ready(shared), within_s=120)
         print(f"lone copy: serving again {time.monotonic() - started:.0f} s after the kill")
         time.sleep(3)
