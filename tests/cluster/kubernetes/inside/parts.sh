@@ -61,6 +61,7 @@ start() {
                 --service-account-issuer https://kubernetes.default.svc.cluster.local \
                 --service-account-key-file "$config/sa.pub" --service-account-signing-key-file "$config/sa.key" \
                 --service-cluster-ip-range 10.96.0.0/16 \
+                --audit-policy-file "$here/audit.yaml" --audit-log-path "$state/log/audit.log" --audit-log-mode blocking \
                 --default-not-ready-toleration-seconds 5 --default-unreachable-toleration-seconds 5
             ;;
         kube-controller-manager)
