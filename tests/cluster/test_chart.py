@@ -17,7 +17,7 @@ from harness import RefusedError, wait_for
 
 # Definitions of the Prometheus operator, which is not part of the test cluster.
 FOREIGN = "monitoring.coreos.com/"
-NAMESPACES = (NAMESPACE, "serving", "tables")
+NAMESPACES = (NAMESPACE, "serving", "tables", "team-a", "team-b")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """With our definitions and KubeRay's."""
     ray = CACHE / "kuberay/crd/bases/ray.io_rayclusters.yaml"
     if not ray.is_file():
-        pytest.skip(f"needs KubeRay's definitions in {ray.parent}: tests/cluster/kubernetes/build.sh --with-helm CACHE")
+        pytest.skip(f"needs KubeRay's definitions in {ray.parent}: tests/cluster/kubernetes/build.sh CACHE")
     with api_server(tmp_path_factory.mktemp("api")) as found:
         for namespace in NAMESPACES:
             found.kubectl("create", "namespace", namespace)

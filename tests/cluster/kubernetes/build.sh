@@ -5,7 +5,7 @@
 # usage: build.sh [--with-helm | --only-helm] CACHE
 #
 # Leaves CACHE/bin (kubebox with its links, coredns; helm and KubeRay's operator where asked for), CACHE/images (tarballs) and
-# CACHE/kuberay (the operator's manifests). Needs root and Go 1.26; compiles at low priority. From nothing, on 2 cores: about
+# CACHE/kuberay (that operator's manifests). Needs root and Go 1.26; compiles at low priority. From nothing, on 2 cores: about
 # 15 minutes, 10 more with helm and KubeRay. With --only-helm nothing but CACHE/bin/helm, without root.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -93,12 +93,12 @@ build_helm() {
     made helm "$helm"
 }
 
-build_kuberay() {
-    local package=github.com/ray-project/kuberay/ray-operator module
-    current kuberay "$kuberay" && return
-    say "compiling KubeRay's operator $kuberay (about 4 minutes)"
-    GOBIN=$cache/bin nice -n 10 go install -ldflags "-s -w" "$package@$kuberay"
-    module=$(GOFLAGS=-mod=mod go mod download -json "$package@$kuberay" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+kuberay_package=github.com/ray-project/kuberay/ray-operator
+
+fetch_kuberay() {
+    local module
+    current kuberay-manifests "$kuberay" && return
+    module=$(GOFLAGS=-mod=mod go mod download -json "$kuberay_package@$kuberay" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
     rm -rf "$cache/kuberay"
     cp -r "$module/config" "$cache/kuberay"
     chmod -R u+w "$cache/kuberay"
@@ -106,12 +106,19 @@ build_kuberay() {
     printf '%s\n' 'resources: [../crd, ../rbac, ../manager]' 'namespace: default' \
         'images: [{name: kuberay/operator, newName: localhost/kuberay-operator, newTag: "1"}]' \
         >"$cache/kuberay/cluster/kustomization.yaml"
+    made kuberay-manifests "$kuberay"
+}
+
+build_kuberay() {
+    current kuberay "$kuberay" && return
+    say "compiling KubeRay's operator $kuberay (about 4 minutes)"
+    GOBIN=$cache/bin nice -n 10 go install -ldflags "-s -w" "$kuberay_package@$kuberay"
     image kuberay-operator --file "$cache/bin/ray-operator=manager" --entrypoint '["/manager"]' --user 65532
     made kuberay "$kuberay"
 }
 
 # Without cgo everywhere: the binaries run in any image, and all share one compiled copy of each package.
 export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false"
-[ "$parts" = only-helm ] || { install_packages; build_kubebox; build_small_images; }
+[ "$parts" = only-helm ] || { install_packages; build_kubebox; build_small_images; fetch_kuberay; }
 [ "$parts" = cluster ] || build_helm
 [ "$parts" != with-helm ] || build_kuberay
