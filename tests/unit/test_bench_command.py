@@ -17,7 +17,10 @@ from slacktier_cli.results import figure
 from slacktier_native import bench_reads
 from slacktier_tierd import bench as bench_stage
 
-ARM = {"iops": 90123.4, "burst_ms_p50": 2.125, "burst_ms_p99": 3.5, "cpu_us_per_page": 1.25}
+ARM = {
+    "iops": 90123.4, "burst_ms_p50": 2.125, "burst_ms_p99": 3.5, "cpu_us_per_page": 1.25,
+    "machine_cpu_us_per_page": 2.5,
+}  # fmt: skip
 
 
 def invoke(*args: str) -> str:
@@ -59,8 +62,8 @@ def test_reads_table_has_a_line_per_arm_and_size(monkeypatch: pytest.MonkeyPatch
     out = invoke("reads", str(tmp_path / "a.region"), "--pages", "50", "--pages", "750", "--blocks", "2")
     assert asked == {"path": tmp_path / "a.region", "pages": (50, 750), "blocks": 2, "seconds": 1.5, "seed": 1}
     assert [line.split() for line in out.splitlines() if line.startswith("uring")] == [
-        ["uring", "50", "90,123", "2.12", "3.5", "1.25"],
-        ["uring", "750", "90,123", "2.12", "3.5", "1.25"],
+        ["uring", "50", "90,123", "2.12", "3.5", "1.25", "2.5"],
+        ["uring", "750", "90,123", "2.12", "3.5", "1.25", "2.5"],
     ]
 
 

@@ -117,13 +117,21 @@ def reads(
             region, pages=tuple(pages or bench_reads.PAGES), blocks=blocks, seconds=seconds, seed=seed
         )
     table = [
-        (arm, step["pages"], f["iops"], f["burst_ms_p50"], f["burst_ms_p99"], f["cpu_us_per_page"])
+        (
+            arm,
+            step["pages"],
+            f["iops"],
+            f["burst_ms_p50"],
+            f["burst_ms_p99"],
+            f["cpu_us_per_page"],
+            f["machine_cpu_us_per_page"],
+        )
         for step in result["steps"]
         for arm, f in step["arms"].items()
     ]
     print_results(
         "reads", result, directory=region.parent, as_json=as_json, rows=table,
-        columns=("arm", "pages", "reads/s", "burst ms p50", "p99", "cpu us/page"),
+        columns=("arm", "pages", "reads/s", "burst ms p50", "p99", "cpu us/page", "machine"),
         notes=[f"{arm}: {why}" for arm, why in result.get("not_run", {}).items()],
     )  # fmt: skip
 
