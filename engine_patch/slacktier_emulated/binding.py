@@ -21,8 +21,10 @@ from slacktier_binding.client import TierdAddress, TierdClient
 from slacktier_binding.sources import layer_sources
 from slacktier_binding.watcher import AccessWatcher
 from slacktier_emulated.engine_client import EngineClient
-from slacktier_emulated.layers import SERVED_TIERS, LayerPlan, Source
+from slacktier_emulated.layers import LayerPlan, Source
 from slacktier_emulated.profile import Profile, Schedule
+from slacktier_native import rdma_ports
+from slacktier_native.rdma import RdmaSpec
 from slacktier_native.row_link import RowsSpec
 from slacktier_native.sources import AnySource, SourceSpec
 
@@ -74,17 +76,23 @@ def instance_spec(
     )  # fmt: skip
 
 
+def readable_tiers() -> tuple[Tier, ...]:
+    """All, but rdma only where this machine has a device: elsewhere a copy on it is passed over for one that is not."""
+    return tuple(tier for tier in Tier if tier is not Tier.RDMA or rdma_ports.list_ports())
+
+
 def _source(spec: AnySource) -> Source:
-    if isinstance(spec, RowsSpec):
-        return Source(Tier.TCP, (), address=spec.address, token_file=spec.token_file)
+    if isinstance(spec, RowsSpec | RdmaSpec):
+        return Source(spec.tier, (), address=spec.address, token_file=spec.token_file)
     assert isinstance(spec, SourceSpec)  # noqa: S101 - layer_sources makes these two
     return Source(spec.tier, spec.paths, spec.device, spec.delay)
 
 
 def layer_plans(access: Access, directory: Path) -> tuple[LayerPlan, ...]:
     """What the engine is started with."""
+    tiers = readable_tiers()
     return tuple(
-        LayerPlan(layer.layer_id, tuple(map(_source, layer_sources(layer, directory, SERVED_TIERS))), layer.cache_rows)
+        LayerPlan(layer.layer_id, tuple(map(_source, layer_sources(layer, directory, tiers))), layer.cache_rows)
         for layer in sorted(access.layers, key=lambda each: each.layer_id)
     )
 
@@ -95,13 +103,13 @@ def control_body(access: Access, directory: Path) -> dict[str, Any]:
 
 
 def _layer_change(layer: LayerAccess, directory: Path) -> dict[str, Any]:
-    sources = [_source_change(spec) for spec in layer_sources(layer, directory, SERVED_TIERS)]
+    sources = [_source_change(spec) for spec in layer_sources(layer, directory, readable_tiers())]
     return {"layer_id": layer.layer_id, "sources": sources, "cache_rows": layer.cache_rows}
 
 
 def _source_change(spec: AnySource) -> dict[str, Any]:
-    if isinstance(spec, RowsSpec):
-        return {"tier": "tcp", "address": spec.address, "token_file": str(spec.token_file)}
+    if isinstance(spec, RowsSpec | RdmaSpec):
+        return {"tier": spec.tier.value, "address": spec.address, "token_file": str(spec.token_file)}
     source = _source(spec)
     change: dict[str, Any] = {"tier": source.tier.value, "paths": [str(path) for path in source.paths]}
     if source.delay is not None:

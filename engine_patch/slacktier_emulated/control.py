@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
-from slacktier.tiers import Tier
-from slacktier_emulated.layers import CACHE_ROWS_MAX, HOST_CACHE_GIB_MAX, Source, make_row_source, make_source
+from slacktier.tiers import REMOTE_TIERS, Tier
+from slacktier_emulated.layers import CACHE_ROWS_MAX, HOST_CACHE_GIB_MAX, Source, make_remote_source, make_source
 from slacktier_emulated.profile import Overrides
 
 
@@ -67,12 +67,13 @@ class SourceChange(ControlModel):
 
     def source(self, current: Source) -> Source:
         """The source asked for; raises ConfigError where its parts do not fit together."""
-        if self.tier == Tier.TCP:
+        if self.tier in REMOTE_TIERS:
             if self.paths is not None or self.device or self.delay is not None:
-                raise ConfigError("tier tcp: expected an address and a token file only")
-            return make_row_source(self.address, None if self.token_file is None else Path(self.token_file))
+                raise ConfigError(f"tier {self.tier}: expected an address and a token file only")
+            token_file = None if self.token_file is None else Path(self.token_file)
+            return make_remote_source(Tier(self.tier), self.address, token_file)
         if self.address or self.token_file is not None:
-            raise ConfigError(f"tier {self.tier}: an address and a token file belong to the tier `tcp`")
+            raise ConfigError(f"tier {self.tier}: an address and a token file belong to the tiers `tcp` and `rdma`")
         paths = current.paths if self.paths is None else tuple(Path(path) for path in self.paths)
         return make_source(self.tier, paths, self._delay(), self.device)
 

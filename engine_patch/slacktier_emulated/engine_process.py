@@ -23,7 +23,7 @@ from slacktier_emulated.prefix_cache import PrefixCache
 from slacktier_emulated.recording import LookupRecorder
 from slacktier_emulated.scheduler import Scheduler
 from slacktier_emulated.settings import EngineSettings
-from slacktier_emulated.tables import layer_table, rows_spec
+from slacktier_emulated.tables import layer_table, remote_spec
 from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
 from slacktier_native.sources import AnySource
 from slacktier_rowids.models import Hasher, load_hasher
@@ -113,7 +113,7 @@ def layer_setup(plan: LayerPlan) -> LayerSetup:
 
 def source_spec(source: Source, layer_id: int) -> AnySource:
     if source.token_file is not None:
-        return rows_spec(source, layer_id)
+        return remote_spec(source, layer_id)
     return SourceSpec(
         tier=source.tier, paths=source.paths, device=source.device, delay=source.delay, page_cache=source.page_cache
     )

@@ -12,17 +12,16 @@ from typing import Final, TypeVar
 from slacktier.cache_policy import CachePolicy
 from slacktier.delay import SHIPPED, DelayModel
 from slacktier.errors import ConfigError
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 from slacktier_native.row_link import parse_address
 
-SERVED_TIERS: Final = (Tier.NVME, Tier.DRAM, Tier.TCP, Tier.EMULATED)
 CACHE_ROWS_MAX: Final = 1 << 31
 HOST_CACHE_GIB_MAX: Final = 4096
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9.-]{1,64}")
 PAGE_CACHE: Final = "page-cache"
 GRAMMAR: Final = (
     f"LAYER=nvme:PATH[,PATH...] | LAYER=nvme@{PAGE_CACHE}:PATH | LAYER=dram:PATH | "
-    "LAYER=tcp@TOKEN_FILE:HOST:PORT | LAYER=emulated@DELAY[@DEVICE]:PATH"
+    "LAYER=tcp@TOKEN_FILE:HOST:PORT | LAYER=rdma@TOKEN_FILE:HOST:PORT | LAYER=emulated@DELAY[@DEVICE]:PATH"
 )
 
 Value = TypeVar("Value")
@@ -33,7 +32,7 @@ class Source:
     """One replica of a layer's rows: the tier, its stripes, and for `emulated` the device's name and delay model.
 
     page_cache  the file is mapped and read through the kernel's page cache: what others do, to compare with
-    address, token_file  of the row server, for `tcp`, which has no paths
+    address, token_file  of the row server or memory node, for `tcp` and `rdma`, which have no paths
     """
 
     tier: Tier
@@ -51,7 +50,7 @@ class Source:
 
     def describe(self) -> dict[str, object]:
         """As status shows it; `emulated` never looks like a device that is there."""
-        if self.tier is Tier.TCP:
+        if self.tier in REMOTE_TIERS:
             return {"tier": self.tier.value, "address": self.address}
         text: dict[str, object] = {"tier": self.tier.value, "paths": [str(path) for path in self.paths]}
         if self.page_cache:
@@ -96,14 +95,9 @@ def make_source(tier_name: str, paths: Sequence[Path], delay: DelayModel | None,
     try:
         tier = Tier(tier_name)
     except ValueError as exc:
-        raise ConfigError(f"tier {tier_name!r}: expected one of {', '.join(SERVED_TIERS)}") from exc
-    if tier not in SERVED_TIERS:
-        raise ConfigError(
-            f"tier {tier}: the emulated engine serves {', '.join(SERVED_TIERS)}",
-            hint="emulated@paper-rdma:PATH stands in for remote memory",
-        )
-    if tier is Tier.TCP:
-        raise ConfigError("tier tcp: expected an address and a token file", hint=f"expected {GRAMMAR}")
+        raise ConfigError(f"tier {tier_name!r}: expected one of {', '.join(Tier)}") from exc
+    if tier in REMOTE_TIERS:
+        raise ConfigError(f"tier {tier}: expected an address and a token file", hint=f"expected {GRAMMAR}")
     if not paths:
         raise ConfigError(f"tier {tier}: no path given")
     if tier is not Tier.EMULATED:
@@ -128,12 +122,12 @@ def page_cache_source(paths: Sequence[Path]) -> Source:
     return Source(Tier.NVME, tuple(paths), page_cache=True)
 
 
-def make_row_source(address: str, token_file: Path | None) -> Source:
-    """A row server as a source; raises ConfigError where address or token file is missing or none."""
+def make_remote_source(tier: Tier, address: str, token_file: Path | None) -> Source:
+    """A row server or memory node as a source; raises ConfigError where address or token file is missing or none."""
     if token_file is None or not token_file.name:
-        raise ConfigError("tier tcp: no token file given", hint="tcp@TOKEN_FILE:HOST:PORT")
+        raise ConfigError(f"tier {tier}: no token file given", hint=f"{tier}@TOKEN_FILE:HOST:PORT")
     parse_address(address)
-    return Source(Tier.TCP, (), address=address, token_file=token_file)
+    return Source(tier, (), address=address, token_file=token_file)
 
 
 def parse_layer(text: str) -> tuple[int, Source]:
@@ -142,8 +136,8 @@ def parse_layer(text: str) -> tuple[int, Source]:
     head, colon, paths_text = rest.partition(":")
     if not equals or not colon:
         raise ConfigError(f"--layer {text!r}: expected {GRAMMAR}")
-    if head.startswith(f"{Tier.TCP}@") or head == Tier.TCP:
-        return _parse_row_layer(text, layer_text, head, paths_text)
+    if head.partition("@")[0] in REMOTE_TIERS:
+        return _parse_remote_layer(text, layer_text, head, paths_text)
     tier_name, *options = head.split("@")
     if len(options) > 2:
         raise ConfigError(f"--layer {text!r}: expected {GRAMMAR}")
@@ -157,10 +151,10 @@ def parse_layer(text: str) -> tuple[int, Source]:
         raise ConfigError(f"--layer {text}: {exc}", hint=exc.hint) from exc
 
 
-def _parse_row_layer(text: str, layer_text: str, head: str, address: str) -> tuple[int, Source]:
-    _, at, token_file = head.partition("@")
+def _parse_remote_layer(text: str, layer_text: str, head: str, address: str) -> tuple[int, Source]:
+    tier, _, token = head.partition("@")
     try:
-        return _layer_id(layer_text), make_row_source(address, Path(token_file) if at and token_file else None)
+        return _layer_id(layer_text), make_remote_source(Tier(tier), address, Path(token) if token else None)
     except ConfigError as exc:
         raise ConfigError(f"--layer {text}: {exc}", hint=exc.hint) from exc
 

@@ -11,12 +11,14 @@ from slacktier.errors import ConfigError, TierUnavailableError
 from slacktier.page import Superblock
 from slacktier.pattern import pattern_seed, pattern_seed_of
 from slacktier.region import open_region
-from slacktier.tiers import Tier
+from slacktier.tiers import REMOTE_TIERS, Tier
 from slacktier_emulated.cache_size import CacheWish, check_caches
 from slacktier_emulated.layers import LayerPlan, Source
 from slacktier_emulated.step import LayerTable
-from slacktier_native import row_link
+from slacktier_native import rdma, row_link
+from slacktier_native.rdma import RdmaSpec
 from slacktier_native.row_link import RowsSpec, parse_address
+from slacktier_native.sources import RemoteSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,21 @@ class TableIdentity:
         return cls(sb.table_uuid, sb.layer_id, sb.row_count, sb.payload_bytes, sb.scale_bytes, sb.source_digest)
 
 
-def rows_spec(source: Source, layer_id: int) -> RowsSpec:
-    """A tcp source as the core takes it."""
+def remote_spec(source: Source, layer_id: int) -> RemoteSpec:
+    """A tcp or rdma source as the core takes it."""
     if source.token_file is None:
-        raise ConfigError(f"tier {source.tier}: no row server")
+        raise ConfigError(f"tier {source.tier}: no row server or memory node")
     host, port = parse_address(source.address)
-    return RowsSpec(host, port, source.token_file, layer_id)
+    make = RdmaSpec if source.tier is Tier.RDMA else RowsSpec
+    return make(host, port, source.token_file, layer_id)
 
 
 def read_superblock(source: Source, layer_id: int) -> Superblock:
-    """Superblock of a complete region, or of a row server's; raises ConfigError or ContractError for anything else,
-    partial ones included, TierUnavailableError for a server that does not answer."""
-    if source.tier is Tier.TCP:
-        return row_link.read_superblock(rows_spec(source, layer_id))
+    """Superblock of a complete region, or of a row server's or memory node's; raises ConfigError or ContractError for
+    anything else, partial ones included, TierUnavailableError for a server that does not answer."""
+    if source.tier in REMOTE_TIERS:
+        spec = remote_spec(source, layer_id)
+        return rdma.read_superblock(spec) if isinstance(spec, RdmaSpec) else row_link.read_superblock(spec)
     with open_region(source.paths) as region:
         return region.superblock
 

@@ -300,3 +300,12 @@ def _port_facts(port: CRdmaPort) -> PortFacts:
     return PortFacts(
         gid=bytes(port.gid).hex(), lid=port.lid, mtu=port.mtu, ethernet=bool(port.ethernet), reads_max=port.reads_max
     )
+
+
+def read_superblock(spec: RdmaSpec) -> Superblock:
+    """What a memory node says that it serves, of a connection made and tried as for reads; raises as RdmaLink does."""
+    link = RdmaLink(spec)
+    try:
+        return link.superblock
+    finally:
+        link.close()

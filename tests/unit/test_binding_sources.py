@@ -12,7 +12,6 @@ from slacktier.api import LayerAccess, ReplicaAccess
 from slacktier.errors import ConfigError
 from slacktier.tiers import Tier
 from slacktier_binding.sources import layer_sources
-from slacktier_emulated.layers import SERVED_TIERS
 from slacktier_native.rdma import RdmaSpec
 
 TABLE = uuid.uuid4()
@@ -39,6 +38,7 @@ def test_a_memory_node_is_read_by_rdma_with_the_key_in_a_file_of_its_own(tmp_pat
 
 
 def test_an_engine_passes_over_a_tier_that_it_does_not_read_while_another_replica_is_left(tmp_path: Path) -> None:
-    assert [source.tier for source in layer_sources(layer(Tier.RDMA, Tier.TCP), tmp_path, SERVED_TIERS)] == [Tier.TCP]
+    read = [Tier.NVME, Tier.TCP]
+    assert [source.tier for source in layer_sources(layer(Tier.RDMA, Tier.TCP), tmp_path, read)] == [Tier.TCP]
     with pytest.raises(ConfigError, match="layer 1: its replicas are on rdma, which this engine does not read"):
-        layer_sources(layer(Tier.RDMA), tmp_path, SERVED_TIERS)
+        layer_sources(layer(Tier.RDMA), tmp_path, read)

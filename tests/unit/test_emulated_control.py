@@ -81,7 +81,8 @@ def test_wrong_request_is_refused_by_field(content: Any, complaint: str) -> None
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"tier": "rdma"}, "the emulated engine serves"),
+        ({"tier": "rdma"}, "no token file given"),
+        ({"tier": "rdma", "paths": ["/a"]}, "expected an address and a token file only"),
         ({"tier": "floppy"}, "expected one of"),
         ({"tier": "emulated"}, "delay model is missing"),
         ({"tier": "emulated", "delay": "fast"}, "expected one of"),

@@ -37,10 +37,11 @@ def test_file_can_be_read_through_the_page_cache() -> None:
     assert source.describe()["page_cache"] is True
 
 
-def test_row_server_is_named_by_token_file_and_address() -> None:
-    layer_id, source = parse_layer("14=tcp@/run/rows.token:[fe80::1]:7400")
+@pytest.mark.parametrize("tier", ["tcp", "rdma"])
+def test_another_node_is_named_by_token_file_and_address(tier: str) -> None:
+    layer_id, source = parse_layer(f"14={tier}@/run/rows.token:[fe80::1]:7400")
     assert (layer_id, source.address, source.token_file) == (14, "[fe80::1]:7400", Path("/run/rows.token"))
-    assert source.describe() == {"tier": "tcp", "address": "[fe80::1]:7400"}  # the status does not say where a token is
+    assert source.describe() == {"tier": tier, "address": "[fe80::1]:7400"}  # the status does not say where a token is
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,8 @@ def test_row_server_is_named_by_token_file_and_address() -> None:
         ("x=nvme:/a", "layer number"),
         ("-1=nvme:/a", "layer number"),
         ("1=nvme:", "no path"),
-        ("1=disk:/a", "expected one of nvme, dram, tcp, emulated"),
-        ("1=rdma:/a", "the emulated engine serves"),
+        ("1=disk:/a", "expected one of dram, nvme, rdma, tcp, emulated"),
+        ("1=rdma:/a", "no token file given"),
         ("1=emulated:/a", "delay model is missing"),
         ("1=emulated@fast:/a", "neither a shipped model"),
         ("1=emulated@1/2:/a", "neither a shipped model"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -19,7 +20,11 @@ from rdma_support import TOKEN, TOKEN_FILE, assert_fails_in_time, core_over, spe
 from tables import SourceRows, slacktier
 
 from slacktier.errors import ConfigError, ContractError, TierError, TierUnavailableError
+from slacktier.region import open_region
 from slacktier.tiers import Tier
+from slacktier_emulated.engine_process import layer_setup
+from slacktier_emulated.layers import plan_layers
+from slacktier_emulated.tables import check_plans
 from slacktier_native.core import LayerSetup, LookupCore, SourceSpec
 from slacktier_native.rdma import RdmaSpec, ReadUnit
 from slacktier_native.rdma_ports import choose
@@ -288,6 +293,25 @@ def test_tierds_memory_node_serves_over_rdma(nvme: SourceSpec, source: dict[int,
         assert client.status(tmp_path, "node").stats["clients_served"] == 1
     finally:
         client.stop(tmp_path, "node")
+
+
+def test_the_emulated_engine_reads_a_layer_over_rdma(shared_node: NodeProcess, source: dict[int, SourceRows]) -> None:
+    """What `slacktier serve --layer 1=rdma@...` does before its server starts, for which the guest has no packages."""
+    plans = plan_layers([f"1=rdma@{TOKEN_FILE}:127.0.0.1:{shared_node.port}"], ["1=100"], (1, 14))
+    check_plans(plans, {1: len(source[1].rows)})
+    with LookupCore([layer_setup(plan) for plan in plans], timeout_s=20.0) as core:
+        for seed in range(3):
+            source[1].look_up(core, source[1].draw(500, seed))
+
+
+def test_reads_over_rdma_are_measured_into_a_read_model(shared_node: NodeProcess, nvme: SourceSpec) -> None:
+    with open_region(nvme.paths) as region:
+        table = region.superblock.table_uuid
+    address = f"rdma://127.0.0.1:{shared_node.port}/{table}/1"
+    found = json.loads(slacktier("measure", "reads", address, "--token", TOKEN_FILE, "--seconds", 2, "--json"))
+    assert found["tier"] == "rdma"
+    assert max(found["read"].values()) > 0
+    assert min(sample["read_us"] for sample in found["measured"]) > 0
 
 
 def test_a_missing_device_and_a_zero_gid_are_named(shared_node: NodeProcess) -> None:
