@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import httpx
 import pytest
 from system_tools import run_tool
 from tierd_processes import ADMIN, Process
+from typer.testing import CliRunner
 
 from slacktier.api import SeedSpec
+from slacktier.errors import ConfigError
 from slacktier_binding.client import TierdAddress, TierdClient, TierdUnreachableError
+from slacktier_cli.main import app
 
 
 def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
@@ -68,3 +72,25 @@ def test_client_that_cannot_check_the_certificate_sends_nothing(head: Process, d
 def test_plain_http_gets_no_answer(head: Process) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
         httpx.get(head.url.replace("https://", "http://") + "/healthz", timeout=5, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"), [("key", "KEY_VALUES_MISMATCH"), ("certificate", "NO_START_LINE|PEM"), ("passphrase", "PEM")]
+)
+def test_a_certificate_and_a_key_that_do_not_fit_are_one_clear_line(tmp_path: Path, wrong: str, reason: str) -> None:
+    certificate, key = make_certificate(tmp_path, "one")
+    if wrong == "key":
+        _, key = make_certificate(tmp_path, "other")
+    elif wrong == "certificate":
+        certificate.write_text("no certificate")
+    else:
+        locked = tmp_path / "locked.key"
+        run_tool("openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", locked)
+        key = locked
+    (tmp_path / "tokens").write_text(f"admin me {ADMIN}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    found = CliRunner().invoke(
+        app, ["tierd", "--token-file", str(tmp_path / "tokens"), "--tls-cert", str(certificate), "--tls-key", str(key)]
+    )
+    assert isinstance(found.exception, ConfigError)
+    assert re.search(rf"--tls-cert .* with --tls-key .*: .*({reason})", str(found.exception))

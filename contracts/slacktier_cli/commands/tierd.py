@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import sys
 import tempfile
 from pathlib import Path
@@ -65,6 +66,8 @@ def command(
     for path in (tls_cert, tls_key):
         if path is not None and not os.access(path, os.R_OK):
             raise ConfigError(f"{path}: cannot be read")
+    if tls_cert is not None and tls_key is not None:
+        _check_certificate(tls_cert, tls_key)
     if not state.absolute().parent.is_dir():
         raise ConfigError(f"--state {state}: no such directory: {state.absolute().parent}")
     where = run_dir or Path(tempfile.gettempdir()) / f"slacktier-{os.getuid()}"
@@ -94,3 +97,14 @@ def _tokens(file: Path | None, review: bool, admins: list[str], readers: list[st
     if not admins:
         raise ConfigError("--token-review without --admin-account: nobody could change anything")
     return ReviewedTokens(api_server_post(url), admins=admins, readers=readers)
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Before anything starts; a key with a passphrase is refused rather than asked for, since nobody may be there."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as exc:
+        raise ConfigError(
+            f"--tls-cert {certificate} with --tls-key {key}: {getattr(exc, 'reason', None) or exc}",
+            hint="expected a PEM certificate chain and its own private key, without a passphrase",
+        ) from exc
