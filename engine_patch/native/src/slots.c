@@ -76,6 +76,13 @@ static void register_files(st_slots *self) {
     self->files_generation = core->files_generation;
 }
 
+/* For the files that the core has now; 0: reads block. */
+static int has_ring(st_slots *self) {
+    if (self->ring_open && self->files_generation != self->core->files_generation)
+        register_files(self);
+    return self->ring_open;
+}
+
 static void queue_read(st_slots *self, const st_layer *layer, uint32_t slot, uint64_t page_id) {
     const st_job *work = &self->jobs[slot];
     const st_source *source = layer->sources[work->replica];
@@ -95,15 +102,6 @@ static void queue_read(st_slots *self, const st_layer *layer, uint32_t slot, uin
     self->in_flight++;
 }
 #endif
-
-/* For the files that the core has now; 0: reads block. */
-static int has_ring(st_slots *self) {
-#ifdef ST_HAVE_URING
-    if (self->ring_open && self->files_generation != self->core->files_generation)
-        register_files(self);
-#endif
-    return self->ring_open;
-}
 
 /* Run the slot's job until it is in flight, over, or somebody else's. */
 static void start(st_slots *self, uint32_t slot) {
