@@ -51,14 +51,6 @@ int st_directory_open(st_directory *directory, uint64_t slot_count, st_cache_pol
 void st_directory_close(st_directory *directory);
 uint64_t st_directory_bytes(const st_directory *directory);
 
-static inline uint32_t st_directory_set(const st_directory *directory, uint32_t row_id) {
-    uint32_t hash = row_id;
-    hash = (hash ^ (hash >> 16)) * 0x85EBCA6Bu;
-    hash = (hash ^ (hash >> 13)) * 0xC2B2AE35u;
-    hash ^= hash >> 16;
-    return (uint32_t)(((uint64_t)hash * directory->set_count) >> 32);
-}
-
 /* The sets of count rows, and their cache lines on the way: one block ahead of st_directory_claim hides the memory. */
 void st_directory_prefetch(const st_directory *directory, const uint32_t *row_ids, uint32_t count, uint32_t *sets);
 
