@@ -87,9 +87,7 @@ def lose(share: str) -> None:
 def mended() -> Iterator[None]:
     """Whatever a test did to the cable is over after it."""
     yield
-    for end in (NEAR, FAR):
-        subprocess.run(["tc", "qdisc", "del", "dev", end, "root"], check=False, capture_output=True)
-    plug_in()
+    mend()
 
 
 def pull_out() -> None:
@@ -99,6 +97,13 @@ def pull_out() -> None:
 def plug_in() -> None:
     subprocess.run(["ip", "link", "set", NEAR, "up"], check=True)
     shell(ROUTES)  # the kernel forgot those of the end that was down
+
+
+def mend() -> None:
+    """Neither loses packets nor is pulled out any more; a cable that was whole stays so."""
+    for end in (NEAR, FAR):
+        subprocess.run(["tc", "qdisc", "del", "dev", end, "root"], check=False, capture_output=True)
+    plug_in()
 
 
 def packets_sent() -> int:
@@ -130,9 +135,7 @@ def test_a_lone_node_behind_a_dead_cable_is_an_error_in_bounded_time_and_is_take
         message = assert_fails_in_time(core, source[1], TierError)
         assert f"{spec.label}: read failed: " in message
         print(f"an error after {time.monotonic() - started:.1f} s")
-        subprocess.run(["tc", "qdisc", "del", "dev", NEAR, "root"], check=False, capture_output=True)
-        subprocess.run(["tc", "qdisc", "del", "dev", FAR, "root"], check=False, capture_output=True)
-        plug_in()
+        mend()
         wait_until(lambda: not core.links()[spec.label])
         source[1].look_up(core, source[1].draw(300, seed=2))
 
